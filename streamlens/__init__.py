@@ -1,0 +1,67 @@
+"""streamlens keeps books on a transformer's residual stream.
+
+    import streamlens
+
+    model = streamlens.load("smollm2-135m")
+    ledger = streamlens.decompose(model, "After crossing the river, she rested on the bank")
+    reader = streamlens.Reader.logit_diff(model, " river", " money")
+    streamlens.read(ledger, reader).to_frame()
+
+Names are imported when first used (PEP 562): `import streamlens` costs milliseconds and loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A test holds the two together.
+    from streamlens import plots
+    from streamlens.errors import StreamlensError
+    from streamlens.hooks.capture import decompose
+    from streamlens.ledger import Ledger
+    from streamlens.models.load import load
+    from streamlens.readouts.attribution import Readout, read
+    from streamlens.readouts.lens import logit_lens
+    from streamlens.readouts.reader import Reader
+    from streamlens.sites import Site
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "load",
+    "decompose",
+    "read",
+    "logit_lens",
+    "Reader",
+    "Ledger",
+    "Readout",
+    "Site",
+    "StreamlensError",
+    "plots",
+    "__version__",
+]
+
+_HOME = {
+    "load": "streamlens.models.load",
+    "decompose": "streamlens.hooks.capture",
+    "read": "streamlens.readouts.attribution",
+    "logit_lens": "streamlens.readouts.lens",
+    "Reader": "streamlens.readouts.reader",
+    "Ledger": "streamlens.ledger",
+    "Readout": "streamlens.readouts.attribution",
+    "Site": "streamlens.sites",
+    "StreamlensError": "streamlens.errors",
+    "plots": "streamlens.plots",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'streamlens' has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    value = module if module.__name__ == f"streamlens.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,131 @@
+"""The stream as a program: what is added, and what happens to what was already there.
+
+Every residual network is `x[s+1] = C_s(x[s]) + u[s]`. The program lists these steps in the model's order:
+
+1. `Add`: writes are summed among themselves, then onto the stream. Groups matter to the last bit: parallel
+   blocks compute `(x + a) + m` or `x + (a + m)`.
+2. `Rescale`: the whole stream is multiplied by a number.
+3. `Renorm`: the stream goes through a norm (post-norm models). With that pass's statistics frozen this is
+   linear plus a constant; the constant is a write of its own, so that the carry stays linear.
+
+`transport` pushes writes through the carries after them; `walk` repeats the model's own additions.
+Pure functions over tensors: no model is in reach.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamlens.axes import PerToken, Stream, Writes
+
+
+@dataclass(frozen=True)
+class Add:
+    """The writes with these row numbers are summed left to right, and the sum is added to the stream."""
+
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """The stream is multiplied by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Renorm:
+    """The stream goes through the norm with this number; `bias` is the row of its constant, if it has one."""
+
+    norm: int
+    bias: int | None = None
+
+
+Step: TypeAlias = Add | Rescale | Renorm
+
+
+def rows_of(step: Step) -> tuple[int, ...]:
+    """The rows that a step brings into the stream, in order."""
+    if isinstance(step, Add):
+        return step.writes
+    return (step.bias,) if isinstance(step, Renorm) and step.bias is not None else ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenNorm:
+    """A norm with the statistics of one pass held fixed: `u -> gain * (u - mean(u) if centred) * scale`.
+
+    Attributes:
+        gain: What the norm multiplies each coordinate by, in float64.
+        bias: What it adds; None for a norm without bias. Not part of the linear map.
+        centred: True for LayerNorm, False for RMSNorm.
+        scale: 1 / sigma of that pass, one number per token, in float64.
+    """
+
+    gain: Float[Tensor, " d_model"]
+    bias: Float[Tensor, " d_model"] | None
+    centred: bool
+    scale: PerToken
+
+    def linear(
+        self, update: Float[Tensor, "*rows batch pos d_model"]
+    ) -> Float[Tensor, "*rows batch pos d_model"]:
+        """The linear part applied to an update, in float64."""
+        update = update.double()
+        if self.centred:
+            update = update - update.mean(-1, keepdim=True)
+        return update * self.scale[..., None] * self.gain
+
+
+def transport(program: Sequence[Step], writes: Writes, norms: Sequence[FrozenNorm]) -> Writes:
+    """Each write as it arrives at the end of the program, through every carry after it.
+
+    Returns:
+        The same tensor where every carry is the identity, else a new one in the dtype of `writes`, or in
+        float32 where that is coarser. Cost: O(writes x norms) elementwise passes in float64.
+    """
+    if all(isinstance(step, Add) for step in program):
+        return writes
+    moved = writes.to(torch.promote_types(writes.dtype, torch.float32), copy=True)
+    present: list[int] = []
+    for step in program:
+        if isinstance(step, Add):
+            present += step.writes
+        elif isinstance(step, Rescale):
+            moved[present] *= step.factor
+        else:
+            moved[present] = norms[step.norm].linear(moved[present]).to(moved.dtype)
+            present += [] if step.bias is None else [step.bias]
+    return moved
+
+
+def walk(
+    program: Sequence[Step], writes: Writes, states: Mapping[int, Stream]
+) -> Iterator[tuple[int, Step, Stream | None, Stream]]:
+    """Repeats the model's own additions, in its order and its dtype, step by step.
+
+    Args:
+        program: The steps.
+        writes: The writes as they were added.
+        states: For the number of each `Renorm` step, the norm's real output in that pass; the additions go
+            on from there, so that each stretch between norms is checked by itself.
+
+    Yields:
+        For each step: its number, the step, the stream before it (None at the start) and after it.
+    """
+    before: Tensor | None = None
+    for number, step in enumerate(program):
+        if isinstance(step, Add):
+            after = writes[step.writes[0]]
+            for row in step.writes[1:]:
+                after = after + writes[row]
+            after = after if before is None else before + after
+        else:
+            assert before is not None, "a program starts with an addition"
+            after = before * step.factor if isinstance(step, Rescale) else states[number]
+        yield number, step, before, after
+        before = after

@@ -1,0 +1,206 @@
+"""CAPTURE: from a prompt to a Ledger, in one forward.
+
+1. Tokens are what the tokenizer makes; padding is moved out of sight (`forward.py`).
+2. Every write the wiring names is copied, at the kept positions, into one tensor as it is made; the norms of
+   a post-norm stream, the final norm's output and the final stream are kept beside them.
+3. The writes are re-added in the model's order and dtype, and summed in float64. If either does not give the
+   stream, `ClosureError`: a wrong sum is never returned.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamlens.axes import TokenMask
+from streamlens.carries import FrozenNorm, Renorm, walk
+from streamlens.errors import ClosureError, InputError
+from streamlens.hooks.forward import Batch, prepare
+from streamlens.hooks.scope import HookScope, quiet_eval
+from streamlens.hooks.taps import Listener, attach
+from streamlens.ledger import SINK_RATIO, Ledger
+from streamlens.models.handle import ModelHandle
+from streamlens.models.tokens import Encoded, encode, find_position
+from streamlens.models.wiring import Wiring
+
+#: relative closing error above which the sum counts as wrong; roundings reach 3e-7 in float32 (measured)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+Prompt = str | Sequence[str] | Tensor | Sequence[Sequence[int]]
+Positions = None | str | int | Sequence[int | str]
+
+
+def decompose(
+    model: ModelHandle,
+    prompt: Prompt,
+    *,
+    attention_mask: Tensor | None = None,
+    prepend_bos: bool = False,
+    positions: Positions = None,
+    keep_logits: bool = True,
+    **forward_kwargs: Any,
+) -> Ledger:
+    """Takes the residual stream of a prompt apart into its writes.
+
+    Args:
+        model: From `streamlens.load`.
+        prompt: A string, several strings, or token ids [batch, pos].
+        attention_mask: For token ids: 0 at padding, on any side.
+        prepend_bos: Put the tokenizer's BOS token in front. Nothing is added otherwise.
+        positions: What to keep: token texts or positions within each prompt's own tokens (negative from its
+            end); None for all.
+        keep_logits: Keep the model's own logits at the kept positions, [batch, pos, vocab] in the model's dtype.
+        **forward_kwargs: Passed to the model's own forward (`token_type_ids`, ...).
+
+    Returns:
+        A Ledger whose writes and rounding sum to the final stream.
+
+    Raises:
+        InputError: A prompt, mask or position that does not fit.
+        ClosureError: The writes do not sum to the stream.
+
+    Cost: one forward. Memory: the writes, [write, batch, pos, d_model] in the model's dtype, and the logits.
+    """
+    encoded = encode(model.tokenizer, prompt, attention_mask=attention_mask, prepend_bos=prepend_bos)
+    kept = _kept(model, encoded, positions)
+    batch = prepare(
+        model.model, encoded.ids, encoded.mask, kept=kept, device=model.device, extra=forward_kwargs
+    )
+    return capture(
+        model,
+        batch,
+        prompts=encoded.prompts,
+        keep_logits=keep_logits,
+        provenance={**model.provenance, "bos": encoded.bos},
+    )
+
+
+def capture(
+    model: ModelHandle, batch: Batch, *, prompts: tuple[str, ...], keep_logits: bool, provenance: Mapping[str, Any]
+) -> Ledger:
+    """One forward over a prepared batch, as a Ledger. See `decompose`."""
+    wiring = model.wiring
+    seen = _Seen(wiring)
+    with quiet_eval(model.model), HookScope() as scope:
+        attach(scope, model.modules, wiring, batch, seen.taps())
+        output = model.model(**batch.inputs)
+        stream = batch.keep(seen.stream)
+        norms = tuple(model.frozen_norm(norm, seen.arrivals[n]) for n, norm in enumerate(wiring.norms))
+        added = seen.added(norms)
+        logits = getattr(output, "logits", None)
+        ledger = Ledger(
+            sites=wiring.sites,
+            added=added,
+            program=wiring.program,
+            norms=norms,
+            states=seen.states,
+            stream=stream,
+            in_order=_in_order(wiring, added, seen, stream, batch.mask),
+            token_ids=batch.ids,
+            tokens=tuple(model.token_texts(row) for row in batch.ids.tolist()),
+            special=torch.isin(batch.ids, model.special_ids) | ~batch.mask,
+            mask=batch.mask,
+            indices=batch.indices,
+            sinks=_sinks(seen.stream, batch),
+            final_norm=None if wiring.final_norm is None else model.frozen_norm(wiring.final_norm, stream),
+            normed=seen.normed if wiring.final_norm else stream,
+            logits=batch.keep(logits) if keep_logits and wiring.head and isinstance(logits, Tensor) else None,
+            prompts=prompts,
+            provenance=provenance,
+        )
+        _require_closure(ledger, exact=wiring.exact)
+    return ledger
+
+
+class _Seen:
+    """What one forward showed: a buffer for the writes, and the few tensors that prove them."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.wiring = wiring
+        self.buffer: Tensor | None = None
+        self.stream: Tensor
+        self.normed: Tensor | None = None
+        self.states: dict[int, Tensor] = {}  # by step number
+        self.arrivals: dict[int, Tensor] = {}  # by norm number
+
+    def taps(self) -> Iterator[Listener]:
+        for row, write in enumerate(self.wiring.writes):
+            if write.tap is not None:
+                yield Listener(write.tap, partial(self._keep_write, row, write.scale))
+        for number, step in enumerate(self.wiring.program):
+            if isinstance(step, Renorm):
+                tap = self.wiring.norms[step.norm].tap
+                yield Listener(tap, partial(_put, self.states, number))
+                yield Listener(replace(tap, side="input"), partial(_put, self.arrivals, step.norm))
+        yield Listener(self.wiring.final, partial(setattr, self, "stream"), all_positions=True)
+        if self.wiring.final_norm is not None:
+            yield Listener(self.wiring.final_norm.tap, partial(setattr, self, "normed"))
+
+    def added(self, norms: Sequence[FrozenNorm]) -> Tensor:
+        """All rows, the norms' constants included."""
+        assert self.buffer is not None
+        for row, write in enumerate(self.wiring.writes):
+            if write.norm is not None:
+                self.buffer[row] = norms[write.norm].bias
+        return self.buffer
+
+    def _keep_write(self, row: int, scale: float, tensor: Tensor) -> None:
+        if self.buffer is None:
+            self.buffer = tensor.new_empty((len(self.wiring.writes), *tensor.shape))
+        elif torch.promote_types(tensor.dtype, self.buffer.dtype) != self.buffer.dtype:
+            self.buffer = self.buffer.to(tensor.dtype)  # a stream wider than its first write
+        self.buffer[row] = tensor if scale == 1.0 else tensor * scale
+
+
+def _put(table: dict[int, Tensor], key: int, tensor: Tensor) -> None:
+    table[key] = tensor.clone()
+
+
+def _kept(model: ModelHandle, encoded: Encoded, positions: Positions) -> list[list[int]] | None:
+    if positions is None:
+        return None
+    wanted = [positions] if isinstance(positions, int | str) else list(positions)
+    if not wanted:
+        raise InputError("positions names at least one position; got none.")
+    rows = []
+    for ids, mask in zip(encoded.ids, encoded.mask, strict=True):
+        texts = model.token_texts(ids[mask].tolist())
+        rows.append([find_position(texts, token) for token in wanted])
+    return rows
+
+
+def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: TokenMask) -> float:
+    """The largest absolute difference between the re-added writes and the stream, at every norm and at the end."""
+    differences = []
+    end = added[0]
+    for _, step, before, after in walk(wiring.program, added, seen.states):
+        if isinstance(step, Renorm) and before is not None:
+            differences.append(before - seen.arrivals[step.norm])
+        end = after
+    differences.append(end - stream)
+    return max(float(d[mask].abs().max()) for d in differences)
+
+
+def _sinks(stream: Tensor, batch: Batch) -> TokenMask:
+    """Which kept tokens have a norm far above their prompt's median, over all of its positions."""
+    norms = stream.float().norm(dim=-1).cpu()
+    given = batch.inputs.get("attention_mask")
+    if isinstance(given, Tensor):
+        norms = norms.masked_fill(~given.bool().cpu(), float("nan"))
+    limit = SINK_RATIO * norms.nanmedian(dim=-1, keepdim=True).values
+    return batch.keep(norms > limit) & batch.mask
+
+
+def _require_closure(ledger: Ledger, *, exact: bool) -> None:
+    tolerance = TOLERANCE.get(ledger.stream.dtype)
+    worst = float(ledger.closure.max())
+    closes = worst <= tolerance if tolerance is not None else not exact or ledger.in_order == 0.0
+    if not closes or (exact and ledger.in_order != 0.0):
+        raise ClosureError(
+            f"The writes do not sum to the residual stream: relative error {worst:.1e}, largest difference when "
+            f"re-added in order {ledger.in_order:.1e}.",
+            hint="Something outside the wiring changes the stream: hooks of your own, or weights changed since load().",
+        )

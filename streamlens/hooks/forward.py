@@ -1,0 +1,103 @@
+"""Running a model on prompts so that padding is invisible.
+
+1. Whatever side the padding came on, rows are moved to start at position 0 and padded on the right: then a
+   causal model needs no position ids, and no model sees a token at another position than alone.
+2. The mask is passed only where there is padding, and only to models that take one.
+3. A model that takes no mask and looks both ways (FNet) would see the padding; prompts of different length are
+   refused there.
+4. Results are read back at the places the caller asked for, through one index per prompt and kept token.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from streamlens.axes import TokenIds, TokenMask
+from streamlens.errors import InputError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """Prompts ready to run, and where to read the results.
+
+    Attributes:
+        inputs: Keyword arguments of the model's forward.
+        index: For each prompt and kept token its position in the run, [batch, pos]; 0 at padding.
+        indices: The same with -1 at padding: positions within the prompt's own tokens.
+        mask: False where a kept position is padding.
+        ids: The kept tokens.
+        whole: True if `index` is every position in order, so that nothing needs to be gathered.
+    """
+
+    inputs: Mapping[str, Any]
+    index: Int[Tensor, "batch pos"]
+    indices: Int[Tensor, "batch pos"]
+    mask: TokenMask
+    ids: TokenIds
+    whole: bool
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """The kept positions of a tensor [batch, pos, ...] of this run."""
+        if self.whole and tensor.shape[1] == self.index.shape[1]:
+            return tensor
+        rows = torch.arange(len(self.index), device=tensor.device)[:, None]
+        return tensor[rows, self.index.to(tensor.device)]
+
+
+def prepare(
+    model: nn.Module,
+    ids: TokenIds,
+    mask: TokenMask,
+    *,
+    kept: Sequence[Sequence[int]] | None = None,
+    device: torch.device,
+    extra: Mapping[str, Any],
+) -> Batch:
+    """Moves padding to the right and works out where each kept token is.
+
+    Args:
+        model: Asked only for the names its forward takes.
+        ids: Token ids in the caller's layout.
+        mask: False at padding.
+        kept: For each prompt the positions to keep, within its own tokens; None for all.
+        device: Where the model is.
+        extra: Further arguments for the forward; `token_type_ids` moves with the tokens.
+
+    Raises:
+        InputError: Prompts of different length for a model that takes no mask.
+    """
+    own = mask.long().cumsum(-1) - 1  # position within the prompt's own tokens
+    order = torch.argsort(~mask, dim=-1, stable=True)  # real tokens first, in their order
+    inputs: dict[str, Any] = {"input_ids": ids.gather(1, order).to(device), **extra}
+    if isinstance(inputs.get("token_type_ids"), Tensor):
+        inputs["token_type_ids"] = inputs["token_type_ids"].cpu().gather(1, order).to(device)
+    takes = _parameters(model)
+    if not mask.all():
+        if "attention_mask" not in takes:
+            raise InputError(
+                "This model takes no attention mask, so prompts in one batch have the same number of tokens; "
+                f"got {', '.join(map(str, mask.sum(-1).tolist()))}.",
+                hint="Run the prompts one by one.",
+            )
+        inputs["attention_mask"] = mask.gather(1, order).long().to(device)
+    if "use_cache" in takes:
+        inputs.setdefault("use_cache", False)
+    if kept is None:
+        indices = own.masked_fill(~mask, -1)
+        kept_mask, kept_ids = mask, ids
+    else:
+        indices = torch.tensor([list(row) for row in kept])
+        kept_mask = torch.ones_like(indices, dtype=torch.bool)
+        kept_ids = ids.gather(1, order).gather(1, indices)
+    index = indices.clamp_min(0)
+    whole = kept is None and bool(mask.all())
+    return Batch(inputs=inputs, index=index, indices=indices, mask=kept_mask, ids=kept_ids, whole=whole)
+
+
+def _parameters(model: nn.Module) -> frozenset[str]:
+    return frozenset(inspect.signature(model.forward).parameters)

@@ -1,0 +1,80 @@
+"""Reading tensors where the wiring says they are.
+
+1. Each tap names a module, one of its calls, and a side. A module is hooked once; its calls are counted.
+2. A tensor is brought to [batch, pos, d_model], whatever the module's own layout, and cut to the kept positions.
+3. It is handed to its listener at once, which copies it: a model may add to it in place afterwards, and
+   nothing that nobody reads is kept alive.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from streamlens.hooks.forward import Batch
+from streamlens.hooks.scope import HookScope, stream_output
+from streamlens.models.wiring import Tap, Wiring
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who gets the tensor at a tap: at the kept positions, or at all positions of the run."""
+
+    tap: Tap
+    receive: Callable[[Tensor], None]
+    all_positions: bool = False
+
+
+def attach(
+    scope: HookScope,
+    modules: Mapping[str, nn.Module],
+    wiring: Wiring,
+    batch: Batch,
+    listeners: Iterable[Listener],
+) -> None:
+    """Hooks every tapped module once; listeners get [batch, pos, d_model]."""
+    outputs: dict[str, dict[int, list[Listener]]] = defaultdict(lambda: defaultdict(list))
+    inputs: dict[str, dict[int, list[Listener]]] = defaultdict(lambda: defaultdict(list))
+    for listener in listeners:
+        tap = listener.tap
+        (inputs if tap.side == "input" else outputs)[tap.module][tap.call].append(listener)
+
+    def counted(calls_of: Mapping[int, list[Listener]], find: Callable[..., Tensor | None]) -> Callable:
+        calls = 0
+
+        def hook(_module: nn.Module, *seen: Any) -> None:
+            nonlocal calls
+            wanted = calls_of.get(calls, ())
+            calls += 1
+            if wanted and (tensor := find(*seen)) is not None:
+                tensor = as_stream(tensor, wiring, batch)
+                kept = batch.keep(tensor)
+                for listener in wanted:
+                    listener.receive(tensor if listener.all_positions else kept)
+
+        return hook
+
+    for name, calls_of in outputs.items():
+        scope.after(modules[name], counted(calls_of, lambda _args, _kwargs, output: stream_output(output)))
+    for name, calls_of in inputs.items():
+        scope.before(modules[name], counted(calls_of, lambda args, kwargs: first_floating(args, kwargs)))
+
+
+def as_stream(tensor: Tensor, wiring: Wiring, batch: Batch) -> Tensor:
+    """A module's tensor as [batch, pos, d_model]: flattened, time-major and broadcast ones included."""
+    n_batch, n_pos = batch.inputs["input_ids"].shape
+    if tensor.dim() == 3 and wiring.time_major:
+        return tensor.transpose(0, 1)
+    if tensor.dim() == 3 and tensor.shape[0] == n_batch:
+        return tensor
+    if tensor.dim() == 2 and tensor.shape[0] == n_batch * n_pos:
+        return tensor.reshape(n_batch, n_pos, -1)
+    return tensor.reshape(1, -1, tensor.shape[-1]).expand(n_batch, -1, -1)
+
+
+def first_floating(args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The first floating tensor among a call's arguments."""
+    tensors = (t for t in [*args, *kwargs.values()] if isinstance(t, Tensor) and t.is_floating_point())
+    return next(tensors, None)

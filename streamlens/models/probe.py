@@ -1,0 +1,60 @@
+"""What the probe feeds a model: a few random tokens, and the constants the model may use.
+
+Batch and length differ, so that axes cannot be confused; encoder and decoder lengths differ too.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BATCH, LENGTH, DECODER_LENGTH = 2, 7, 5
+
+
+def probe_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
+    """Keyword arguments for one small forward of a Hugging Face text model: random tokens, no padding."""
+    config: Any = model.config
+    embedding: Any = model.get_input_embeddings()
+    vocab = min(embedding.num_embeddings, getattr(config.get_text_config(), "vocab_size", None) or 10**9)
+    generator = torch.Generator().manual_seed(seed)
+    special = {
+        i for i in (getattr(config.get_text_config(), "pad_token_id", None), 0, 1, 2, 3) if isinstance(i, int)
+    }
+    allowed = torch.tensor([i for i in range(vocab) if i not in special] or list(range(vocab)))
+    device = embedding.weight.device
+
+    def tokens(length: int) -> Tensor:
+        return allowed[torch.randint(len(allowed), (BATCH, length), generator=generator)].to(device)
+
+    inputs: dict[str, Any] = {"input_ids": tokens(LENGTH)}
+    if getattr(config, "is_encoder_decoder", False):
+        inputs["decoder_input_ids"] = tokens(DECODER_LENGTH)
+    return inputs
+
+
+def known_numbers(model: nn.Module) -> list[float]:
+    """Constants a coefficient may be: config values, their roots and reciprocals, one-element parameters."""
+    found: list[float] = []
+    for value in _numbers(model.config.to_dict()):
+        if value > 0 and value != 1:
+            found += [value, 1 / value, math.sqrt(value), 1 / math.sqrt(value)]
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.numel() == 1 and tensor.is_floating_point():
+            found.append(float(tensor))
+    found.append(math.sqrt(0.5))
+    # a constant kept as a tensor in the model's dtype is rounded to it (Gemma's square root of d_model)
+    dtype = next(model.parameters()).dtype
+    rounded = torch.tensor(found, dtype=torch.float64).to(dtype).double().tolist() if found else []
+    return list(dict.fromkeys([*found, *rounded]))
+
+
+def _numbers(config: Mapping[str, Any]) -> Iterator[float]:
+    for value in config.values():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield float(value)
+        elif isinstance(value, list | tuple):
+            yield from _numbers(dict(enumerate(value)))

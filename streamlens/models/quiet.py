@@ -1,0 +1,23 @@
+"""Keep transformers from talking while it loads: standard error belongs to the command line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers.utils import logging
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Errors only and no progress bars inside, the user's own settings again afterwards.
+
+    The settings are transformers' own and count for the whole process.
+    """
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,121 @@
+"""The wiring: plain frozen data that says what a model adds to its residual stream, and where.
+
+It is found by measurement (`discover.py`) and read by everything that touches the model. Nothing in it holds
+a module or a tensor: modules are dotted names, so a wiring can be printed, compared and stored.
+"""
+
+from dataclasses import dataclass
+
+from streamlens.carries import Step
+from streamlens.sites import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tap:
+    """A place where a tensor can be read: the output (or first input) of one call of one module."""
+
+    module: str
+    call: int = 0
+    side: str = "output"
+
+    def __str__(self) -> str:
+        return self.module + (f"#{self.call}" if self.call else "") + (":in" if self.side == "input" else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """A norm module, as measured.
+
+    Attributes:
+        tap: The call.
+        centred: LayerNorm subtracts the mean; RMSNorm does not.
+        gain: How the gain is made: the name of a parameter, "1 + " and a name, or "" for none.
+        bias: The name of the parameter added at the end, or "".
+        eps: What is added under the square root.
+    """
+
+    tap: Tap
+    centred: bool
+    gain: str
+    bias: str
+    eps: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """One addition to the stream: `scale` times what `tap` gives; `norm` is set for a norm's bias row.
+
+    Attributes:
+        site: Its label.
+        tap: Where it is read; None for a norm's bias, which is a constant.
+        scale: The residual multiplier, 1.0 for most models.
+        norm: For a norm's bias: the number of the norm it belongs to.
+        reads: The stream this branch reads, counted in program steps; None where that was not seen.
+    """
+
+    site: Site
+    tap: Tap | None
+    scale: float = 1.0
+    norm: int | None = None
+    reads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """From the normed final stream h to the logits: `softcap(scale * (W P (input_scale * h) + b) + bias)`.
+
+    Attributes:
+        module: The unembedding, W and b.
+        projections: Plain linear modules before it, P (OPT-350m's `project_out`).
+        input_scale: What the unembedding's input was multiplied by (tied T5: d_model ** -0.5).
+        scale: What its output is multiplied by (Cohere, Granite).
+        softcap: `cap * tanh(logits / cap)` at the end (Gemma 2); None for none.
+        bias: The dotted name of a bias added at the end (`final_logits_bias`), or "".
+    """
+
+    module: str
+    projections: tuple[str, ...] = ()
+    input_scale: float = 1.0
+    scale: float = 1.0
+    softcap: float | None = None
+    bias: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """What a model adds to its stream, in its own order, with the proof's figures.
+
+    Attributes:
+        blocks: The module list whose items are called with the stream.
+        n_layers: How many block calls there are.
+        d_model: Width of the stream.
+        writes: Every row, in stream order.
+        program: The steps over these rows; see `streamlens.carries`.
+        norms: The norms the stream itself goes through (post-norm models), numbered.
+        final: The last block's output, where the final stream is read.
+        final_norm: The norm between the final stream and the head; None if there is none.
+        head: The unembedding; None if the model has none that is linear.
+        no_head: Why `head` is None, in one sentence.
+        time_major: The stream is [pos, batch, d_model] inside the model (XLNet).
+        exact: Re-adding the writes gave the stream bit for bit on the probe.
+        residual: The largest relative error of any step on the probe.
+    """
+
+    blocks: str
+    n_layers: int
+    d_model: int
+    writes: tuple[Write, ...]
+    program: tuple[Step, ...]
+    norms: tuple[Norm, ...] = ()
+    final: Tap
+    final_norm: Norm | None = None
+    head: Head | None = None
+    no_head: str = ""
+    time_major: bool = False
+    exact: bool = True
+    residual: float = 0.0
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites of all rows, in stream order."""
+        return tuple(write.site for write in self.writes)

@@ -1,0 +1,174 @@
+"""Contributions at one token as bars that sum.
+
+1. Order the parts by size; keep the largest, add the others up into one bar.
+2. Start each bar where the one above it ended (`bar` with `base`: a waterfall's own trace hides the sizes).
+3. End with the total, drawn from zero: the last part must end where the total ends.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from streamlens import theme
+from streamlens.display import plotly_escape, visible
+from streamlens.errors import InputError
+from streamlens.plots.finish import axis_title, label_margin, styled, titled
+from streamlens.plots.selection import Selection, closing_line, pick, place, prompt_line, signed
+
+__all__ = ["contributions"]
+
+_ROW = 22  # px
+_LABEL = 12  # px
+
+
+def contributions(
+    frame: pd.DataFrame,
+    *,
+    top: int = 15,
+    position: int | None = None,
+    prompt_id: int | None = None,
+    reader: str | None = None,
+    palette: str = "RdBu",
+    dark: bool = False,
+) -> go.Figure:
+    """Bars that sum: the largest parts by size, the others as one bar, and the total they reach.
+
+    Each bar starts where the one above it ends, and the last ends at the total: the model's own value.
+
+    Args:
+        frame: a readout's frame; column ``contribution`` in the reader's unit, positive adds.
+        top: how many parts get a bar of their own.
+        position: the token that is read; None is the last, a negative one counts from the end.
+        prompt_id: may be left out when the frame holds one prompt.
+        reader: may be left out when the frame holds one reader.
+        palette: ``RdBu`` (blue adds, red subtracts) or ``PuOr`` (purple adds, orange subtracts).
+        dark: the theme of the figure by itself; a page follows its reader's.
+
+    Raises:
+        InputError: a choice is missing, or names what the frame does not hold.
+    """
+    if top < 1:
+        raise InputError(f"top is the number of parts with a bar of their own, at least 1; got {top}.")
+    chosen = pick(frame, value="contribution", prompt_id=prompt_id, reader=reader)
+    rows = chosen.at(position)
+    bars = _largest(rows, top)
+    total = float(rows["contribution"].astype("float64").sum())
+    said = f"{signed(total)} {visible(chosen.unit)}".rstrip()
+    rule = f"The {top} largest of {len(rows)} parts" if top < len(rows) else f"All {len(rows)} parts"
+    figure = _waterfall(bars, total, _colours(palette))
+    height = titled(
+        figure,
+        f"{chosen.reads}{said} at {place(rows)}",
+        prompt_line(chosen),
+        f"{rule} by size; the bars sum to the model's own value.",
+        closing_line(chosen),
+    )
+    _lay_out(figure, bars, title_px=height, unit=visible(chosen.unit))
+    return styled(figure, dark, summary=_summary(bars, said, place(rows), chosen))
+
+
+def _colours(palette: str) -> tuple[str, str]:
+    if palette not in theme.SIGN_COLOURS:
+        raise InputError(f"palette is one of {', '.join(theme.SIGN_COLOURS)}; got {palette!r}.")
+    return theme.SIGN_COLOURS[palette]
+
+
+def _largest(rows: pd.DataFrame, top: int) -> list[tuple[str, float]]:
+    """The `top` parts by size, largest first, and what is left as one ``other (n)``."""
+    values = rows["contribution"].astype("float64").to_numpy()
+    labels = [str(label) for label in rows["component"]]
+    order = np.argsort(-np.abs(values), kind="stable")
+    bars = [(labels[i], float(values[i])) for i in order[:top]]
+    if len(order) > top:
+        bars.append((f"other ({len(order) - top})", float(values[order[top:]].sum())))
+    return bars
+
+
+def _is_other(label: str) -> bool:
+    return label.startswith("other (")
+
+
+def _waterfall(bars: list[tuple[str, float]], total: float, colours: tuple[str, str]) -> go.Figure:
+    figure = go.Figure()
+    ends = list(accumulate(size for _, size in bars))
+    for word, colour, adds in zip(("adds", "subtracts"), colours, (True, False), strict=True):
+        at = [i for i, (_, size) in enumerate(bars) if (size >= 0) == adds]
+        hatch = ["/" if _is_other(bars[i][0]) else "" for i in at]
+        marker = {"color": colour, "pattern": {"shape": hatch, "fillmode": "replace", "size": 6}}
+        if at:
+            figure.add_bar(
+                name=word, marker=marker, **_trace([bars[i] for i in at], at, [ends[i] for i in at])
+            )
+    end = {"color": theme.NEUTRAL}
+    figure.add_bar(name="total", marker=end, **_trace([("total", total)], [len(bars)], [total]))
+    for i, x in enumerate(ends):
+        figure.add_shape(
+            type="line", x0=x, x1=x, y0=i - 0.36, y1=i + 1.36, line={**end, "width": 1}, layer="below"
+        )
+    return figure
+
+
+def _trace(bars: list[tuple[str, float]], rows: Sequence[int], ends: Sequence[float]) -> dict:
+    sizes = [size for _, size in bars]
+    return {
+        "orientation": "h",
+        "x": sizes,
+        "base": [end - size for end, size in zip(ends, sizes, strict=True)],
+        "y": list(rows),
+        "width": 0.72,  # else each trace takes its own from how far its rows lie apart
+        "text": [signed(size) for size in sizes],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [
+            [plotly_escape(label), signed(end)] for (label, _), end in zip(bars, ends, strict=True)
+        ],
+        "hovertemplate": "%{customdata[0]}: %{text}<br>running sum %{customdata[1]}<extra></extra>",
+    }
+
+
+def _lay_out(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int, unit: str) -> None:
+    labels = [label for label, _ in bars] + ["total"]
+    reached = [0.0, *accumulate(size for _, size in bars)]
+    pad = 0.15 * (max(reached) - min(reached) or 1.0)  # room for the numbers beside the longest bars
+    top = title_px + 30
+    figure.update_layout(
+        barmode="overlay",
+        height=top + _ROW * len(labels) + 48,
+        margin={"l": label_margin(labels, _LABEL), "r": 12, "t": top, "b": 48},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+            "itemclick": False,  # a hidden bar would leave a sum that does not add up
+            "itemdoubleclick": False,
+        },
+        xaxis={
+            "title": axis_title(f"running sum, {unit}" if unit else "running sum"),
+            "range": [min(reached) - pad, max(reached) + pad],
+            "zeroline": True,
+        },
+        yaxis={
+            "tickmode": "array",
+            "tickvals": list(range(len(labels))),
+            "ticktext": [plotly_escape(label) for label in labels[:-1]] + ["<b>total</b>"],
+            "range": [len(labels) - 0.4, -0.6],
+            "showgrid": False,
+            "zeroline": False,
+            "tickfont": {"family": theme.MONO, "size": _LABEL},
+            "ticklabelstandoff": 4,
+        },
+    )
+
+
+def _summary(bars: list[tuple[str, float]], said: str, name: str, chosen: Selection) -> str:
+    words = [
+        f"{label} {signed(size)} ({'adds' if size >= 0 else 'subtracts'})"
+        for label, size in bars[:5]
+        if not _is_other(label)
+    ]
+    return f"{chosen.reads}at {name} the parts sum to {said}. The largest: {', '.join(words)}."

@@ -1,0 +1,142 @@
+"""How the stream's norm grows through the layers.
+
+1. One line per token, one point after every sublayer, on a log axis.
+2. Sinks are dashed: their norm is another order of magnitude and says little about the sentence.
+3. Colour runs with the position; a few tokens get a legend, many only their ends and the sinks.
+"""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from streamlens import theme
+from streamlens.display import plotly_escape
+from streamlens.plots.finish import SMALL, axis_title, styled, titled
+from streamlens.plots.selection import axis_names, closing_line, components, pick, prompt_line, tokens
+
+__all__ = ["norm_growth"]
+
+_LEGEND = 12  # tokens
+_TICKS = 14
+_BODY = 440  # px below the title
+
+
+def norm_growth(frame: pd.DataFrame, *, prompt_id: int | None = None, dark: bool = False) -> go.Figure:
+    """The norm of the stream after every sublayer, one line per token, on a log axis; sinks dashed.
+
+    Args:
+        frame: a ledger's frame, with ``stream_norm``.
+        prompt_id: may be left out when the frame holds one prompt.
+        dark: the theme of the figure by itself; a page follows its reader's.
+
+    Raises:
+        InputError: a choice is missing, or names what the frame does not hold.
+    """
+    chosen = pick(frame, value="stream_norm", prompt_id=prompt_id)
+    # The row of roundings comes after the last sublayer and writes nothing.
+    rows = chosen.rows[chosen.rows["kind"].astype(str) != "rounding"]
+    steps, columns = components(rows), tokens(rows)
+    columns["label"] = axis_names(rows, width=14)
+    figure = go.Figure()
+    for token, colour in zip(columns.itertuples(), theme.position_colours(len(columns)), strict=True):
+        line = rows[rows["position"] == token.position]
+        figure.add_scatter(**_line(line, steps, token, colour, last=token.Index == len(columns) - 1))
+    _thin_legend(figure, columns)
+    height = titled(
+        figure,
+        "Norm of the residual stream after every sublayer",
+        prompt_line(chosen),
+        "One line per token, blue to orange by position, the last thicker"
+        + (", sinks dashed." if columns["sink"].any() else "."),
+        closing_line(chosen),
+    )
+    _lay_out(figure, steps, title_px=height)
+    return styled(figure, dark, summary=_summary(rows, steps, columns))
+
+
+def _line(rows: pd.DataFrame, steps: list[str], token, colour: str, *, last: bool) -> dict:
+    """One token's line. Its hover text is data, never part of the template: tokens may hold ``%{...}``."""
+    at = {label: i for i, label in enumerate(steps)}
+    labels = [str(label) for label in rows["component"]]
+    norms = rows["stream_norm"].to_numpy(dtype="float64")
+    return {
+        "x": [at[label] for label in labels],
+        "y": [norm if norm > 0 else None for norm in norms],
+        "mode": "lines+markers",
+        "name": plotly_escape(token.label),
+        "opacity": 1.0 if last or token.sink else 0.75,
+        "line": {"color": colour, "width": 2.5 if last else 1.2, "dash": "dash" if token.sink else "solid"},
+        "marker": {
+            "size": 5 if token.sink else 4,
+            "color": colour,
+            "symbol": "circle-open" if token.sink else "circle",
+        },
+        "customdata": [
+            [plotly_escape(f"{token.name}, position {token.position}"), label] for label in labels
+        ],
+        "hovertemplate": "%{customdata[0]}<br>after %{customdata[1]}: %{y:,.4~g}<extra></extra>",
+    }
+
+
+def _thin_legend(figure: go.Figure, columns: pd.DataFrame) -> None:
+    """With many tokens the legend names the first, the last and the sinks."""
+    if len(columns) <= _LEGEND:
+        return
+    for i, trace in enumerate(figure.data):
+        trace.showlegend = bool(i in (0, len(columns) - 1) or columns["sink"][i])
+
+
+def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
+    places = _ticks(steps)
+    figure.update_layout(
+        height=title_px + _BODY,
+        margin={"l": 64, "r": 16, "t": title_px + 8, "b": 48},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 0,
+            "yref": "container",  # takes the room it needs from the plot
+            "yanchor": "bottom",
+            "font": {"family": theme.MONO, "size": SMALL},
+        },
+        hovermode="closest",
+        xaxis={
+            "title": axis_title("after this sublayer"),
+            "tickmode": "array",
+            "tickvals": [i for i, _ in places],
+            "ticktext": [plotly_escape(text) for _, text in places],
+            "range": [-0.6, len(steps) - 0.4],
+            "zeroline": False,
+        },
+        yaxis={
+            "title": axis_title("norm (log scale)"),
+            "type": "log",
+            "zeroline": False,
+            "minor": {"showgrid": False},
+        },
+    )
+
+
+def _ticks(steps: list[str]) -> list[tuple[int, str]]:
+    """Every step where they fit, else the first step of every nth layer."""
+    if len(steps) <= _TICKS:
+        return list(enumerate(steps))
+    starts: dict[str, int] = {}
+    for i, label in enumerate(steps):
+        starts.setdefault(label.partition(".")[0], i)
+    layers = [(i, layer) for layer, i in starts.items() if layer[:1] == "L" and layer[1:].isdigit()]
+    layers = layers or [(i, label) for label, i in starts.items()]
+    return layers[:: -(-len(layers) // _TICKS)]
+
+
+def _summary(rows: pd.DataFrame, steps: list[str], columns: pd.DataFrame) -> str:
+    plain = set(columns.loc[~columns["sink"], "position"]) or set(columns["position"])
+    kept = rows[rows["position"].isin(plain)]
+    norm = kept.groupby(kept["component"].astype(str))["stream_norm"].median()
+    sinks = int(columns["sink"].sum())
+    aside = (
+        f" {sinks} attention sink{'s' if sinks > 1 else ''} (dashed) left out of the median." if sinks else ""
+    )
+    return (
+        f"The median norm over {len(plain)} tokens goes from {norm[steps[0]]:,.3g} after {steps[0]} to "
+        f"{norm[steps[-1]]:,.3g} after {steps[-1]}.{aside}"
+    )

@@ -1,0 +1,122 @@
+"""Site: where a write comes from. It is key, label, sort order and row index at once.
+
+1. A write has a kind (`embed`, `attn`, `mlp`, ...) and, inside a block, a layer.
+2. A finer row names the head, the neuron, the source token or the bias it is.
+3. The label is the short text people type; `parse` reads labels and transformer-lens spellings back.
+4. The order of sites in a ledger is the order of the stream; it is the wiring's, never the alphabet's.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from streamlens.errors import InputError
+
+#: the kinds a wiring can name; `branch` is a write that no name or config explains
+KINDS = ("embed", "pos_embed", "type_embed", "attn", "cross_attn", "mixer", "mlp", "branch")
+#: rows that are no module's write: what a ledger or a readout adds so that its sum is exact
+ROWS = ("rounding", "final_norm.bias", "unembed.bias", "softcap")
+
+_LABEL = re.compile(
+    r"(?:L(?P<layer>\d+)\.)?(?P<kind>[a-z_]+?)(?:_(?P<index>\d+))?(?P<part>\.norm\.bias|\.bias)?$"
+)
+_FINE = re.compile(r"L(?P<layer>\d+)(?P<axis>[HN])(?P<number>\d+)(?:<(?P<source>\d+))?$")
+_TRANSFORMER_LENS = (
+    re.compile(r"(?:blocks\.)?(?P<layer>\d+)(?:\.hook_|_)(?P<kind>attn|mlp)_out$"),
+    re.compile(r"hook_(?P<kind>embed|pos_embed)$"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where one row of a ledger comes from.
+
+    Attributes:
+        kind: One of `KINDS`, or one of `ROWS` for the rows that close a sum.
+        layer: The block, counted from 0; None for what enters before the first block.
+        index: 0 for the first write of its kind in a block, 1 for the second, ...
+        head: The query head, at head level.
+        neuron: The hidden unit, at neuron level.
+        source: The source position, at source level.
+        part: "" for a whole write, "bias" for the branch's output bias, "norm.bias" for the bias of the
+            norm that follows it (post-norm models, and norms on a branch's output).
+    """
+
+    kind: str
+    layer: int | None = None
+    index: int = 0
+    head: int | None = None
+    neuron: int | None = None
+    source: int | None = None
+    part: str = ""
+
+    @property
+    def label(self) -> str:
+        """The short name: `embed`, `L9.attn`, `L9H2`, `L9N104`, `L9.attn.bias`."""
+        if self.head is not None:
+            source = "" if self.source is None else f"<{self.source}"
+            return f"L{self.layer}H{self.head}{source}"
+        if self.neuron is not None:
+            return f"L{self.layer}N{self.neuron}"
+        name = self.kind if self.index == 0 else f"{self.kind}_{self.index + 1}"
+        name = name if self.layer is None else f"L{self.layer}.{name}"
+        return f"{name}.{self.part}" if self.part else name
+
+    @property
+    def sublayer(self) -> Self:
+        """The whole write that this row is a part of."""
+        return replace(self, head=None, neuron=None, source=None, part="")
+
+    def __str__(self) -> str:
+        return self.label
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a label (`L9.attn`, `L9H2`) or a transformer-lens spelling (`9_attn_out`, `hook_embed`).
+
+        Raises:
+            InputError: The text is no label in either spelling.
+        """
+        text = text.strip()
+        if text in ROWS:
+            return cls(kind=text)
+        for pattern in _TRANSFORMER_LENS:
+            if found := pattern.match(text):
+                layer = found.groupdict().get("layer")
+                return cls(kind=found["kind"], layer=None if layer is None else int(layer))
+        if found := _FINE.match(text):
+            axis = "head" if found["axis"] == "H" else "neuron"
+            kind = "attn" if axis == "head" else "mlp"
+            source = None if found["source"] is None else int(found["source"])
+            return cls(kind=kind, layer=int(found["layer"]), source=source, **{axis: int(found["number"])})
+        if (found := _LABEL.match(text)) and found["kind"] in KINDS:
+            return cls(
+                kind=found["kind"],
+                layer=None if found["layer"] is None else int(found["layer"]),
+                index=0 if found["index"] is None else int(found["index"]) - 1,
+                part=(found["part"] or "").lstrip("."),
+            )
+        raise InputError(
+            f"A site is written like embed, L9.attn, L9.mlp, L9H2 or L9.attn.bias; got {text!r}."
+        )
+
+
+def find(text: "str | Site", sites: Iterable[Site]) -> Site:
+    """The one of `sites` that `text` names.
+
+    Raises:
+        InputError: No such site here; the nearest labels are given.
+    """
+    choices = {site.label: site for site in sites}
+    try:
+        label = text.label if isinstance(text, Site) else Site.parse(text).label
+    except InputError:
+        label = str(text)
+        if label not in choices and not difflib.get_close_matches(label, choices, n=1):
+            raise
+    if label in choices:
+        return choices[label]
+    near = difflib.get_close_matches(label, choices, n=3, cutoff=0.4) or list(choices)[-3:]
+    raise InputError(f"No write is called {label!r} here.", hint=f"Nearest: {', '.join(near)}.")
