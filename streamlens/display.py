@@ -79,9 +79,7 @@ def _piece(piece: str) -> str:
         return piece
     if piece in _SIGNS:
         return _SIGNS[piece]
-    if piece in _OWN_SIGNS or _has_no_shape(piece):
-        return _code(piece)
-    return piece
+    return _code(piece) if _has_no_shape(piece) else piece
 
 
 def visible(text: str) -> str:
@@ -89,7 +87,7 @@ def visible(text: str) -> str:
 
     For sentences, names and titles: single spaces stay as they are. The result holds no control,
     zero-width, bidi or surrogate character, so it encodes as UTF-8 and moves no cursor. Escape it for its
-    destination all the same.
+    destination all the same. Applied twice it changes nothing more.
     """
     return "".join(_piece(piece) for piece in _PIECES.findall(text))
 
@@ -103,10 +101,13 @@ def _dotted_spaces(pieces: list[str]) -> list[str]:
     ]
 
 
-def _edge_dots_coded(pieces: list[str]) -> list[str]:
-    """A real middle dot at an edge is shown by its code, so that `·` there is always a space."""
-    last = len(pieces) - 1
-    return [_code(SPACE) if piece == SPACE and i in (0, last) else piece for i, piece in enumerate(pieces)]
+def _own_signs_coded(pieces: list[str]) -> list[str]:
+    """A real ``⏎``, or a dot where only a space is dotted, is shown by its code: each sign has one meaning."""
+    edges = (0, len(pieces) - 1)
+    return [
+        _code(piece) if piece in _OWN_SIGNS or (piece == SPACE and i in edges) else piece
+        for i, piece in enumerate(pieces)
+    ]
 
 
 def cells(text: str) -> int:
@@ -154,7 +155,7 @@ def display_token(token: str, *, special: bool = False, width: int | None = None
     raw = _PIECES.findall(token)
     if raw and unicodedata.category(raw[0][0]).startswith("M") and not _has_no_shape(raw[0][0]):
         raw[0] = "◌" + raw[0]  # a combining mark would otherwise sit on whatever is printed before it
-    pieces = [piece if piece[0] == "◌" else _piece(piece) for piece in _dotted_spaces(_edge_dots_coded(raw))]
+    pieces = [piece if piece[0] == "◌" else _piece(piece) for piece in _dotted_spaces(_own_signs_coded(raw))]
     if token == EMPTY:
         pieces = [_code(EMPTY)]
     text = "".join(pieces or [EMPTY]) if room is None else _cut(pieces or [EMPTY], room)
@@ -196,6 +197,11 @@ def terminal_token(token: str, *, special: bool = False, width: int | None = Non
 
 
 def markup_escape(text: str) -> str:
-    """Text in which rich finds no tag, by rich's own rule: a backslash before what looks like one."""
+    """Text in which rich finds no tag, by rich's own rule: a backslash before what looks like one.
+
+    A backslash at the end would escape whatever tag follows: it is doubled, before an empty tag that
+    halves it.
+    """
     text = _RICH_TAG.sub(lambda tag: f"{tag[1]}{tag[1]}\\{tag[2]}", text)
-    return text + "\\" if text.endswith("\\") and not text.endswith("\\\\") else text
+    tail = text[len(text.rstrip("\\")) :]
+    return f"{text}{tail}[none][/none]" if tail else text

@@ -5,6 +5,8 @@ import pandas as pd
 
 PROMPT = ["After", " crossing", " the", " river", ",", " she", " rested", " on", " the", " bank"]
 
+READER = "logit( river) - logit( money)"
+
 HOSTILE = [
     "<script>alert(1)</script>",
     "</s>",
@@ -84,10 +86,10 @@ def readout_frame(
     sums = pd.Series(value).groupby(frame["position"].to_numpy()).transform("sum").to_numpy()
     value[frame["component"] == "embed"] += (total - sums)[frame["component"] == "embed"]
     frame = frame.drop(columns=["norm", "share", "cosine", "stream_norm"])
-    frame["reader"] = pd.Categorical([" river - money"] * len(frame))
-    frame["unit"] = "logits"
+    frame["reader"] = pd.Categorical([READER] * len(frame), categories=[READER], ordered=True)
+    frame["unit"] = pd.Categorical(["logits"] * len(frame))
     frame["contribution"] = value.astype("float32")
-    frame.attrs = {**attrs, "reader": " river - money", "unit": "logits", "total": total}
+    frame.attrs = {**attrs, "reader": READER, "unit": "logits", "readout_closure": 4.2e-06}
     return frame
 
 

@@ -131,7 +131,6 @@ def _clean(loaded: PreTrainedModel) -> PreTrainedModel:
     with torch.device("meta"):
         clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     clean.load_state_dict(loaded.state_dict(), assign=True)
-    clean.tie_weights()  # `assign` gives each name a tensor of its own
     clean.generation_config = loaded.generation_config
     return clean
 

@@ -21,8 +21,8 @@ from streamlens import __version__
 from streamlens.carries import FrozenNorm
 from streamlens.errors import ModelError
 from streamlens.models import tokens
-from streamlens.models.norms import bias_vector, frozen_scale, gain_vector, weight_matrix
-from streamlens.models.wiring import Norm, Wiring
+from streamlens.models.norms import affine, bias_vector, frozen_scale, gain_vector, weight_matrix
+from streamlens.models.wiring import Head, Norm, Wiring
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -130,12 +130,7 @@ class ModelHandle:
         Raises:
             ModelError: The model has no linear head; the reason is given.
         """
-        head = self.wiring.head
-        if head is None:
-            raise ModelError(
-                f"{self.name} has no linear head. {self.wiring.no_head}",
-                hint="Read it along a direction: Reader.direction(vector).",
-            )
+        head = self._head()
         module: Any = self.modules[head.module]
         rows = slice(None) if ids is None else list(ids)
         matrix = weight_matrix(module)[rows].double()
@@ -149,9 +144,42 @@ class ModelHandle:
             matrix = matrix @ weight_matrix(inner).double()
         bias = bias * head.scale
         if head.bias:
-            extra = dict([*self.model.named_parameters(), *self.model.named_buffers()])[head.bias]
-            bias = bias + extra.detach().flatten()[rows].double()
+            bias = bias + self._parameter(head.bias).flatten()[rows].double()
         return Unembedding(matrix=matrix * (head.scale * head.input_scale), bias=bias, softcap=head.softcap)
+
+    def logits_at(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos vocab"]:
+        """The logits if the stream ended here: the true final norm, the unembedding, scales and softcap.
+
+        In float32 (float64 for a float64 model). Cost: O(tokens x d_model x vocab); no copy of the matrix is
+        made for a float32 model.
+
+        Raises:
+            ModelError: The model has no linear head.
+        """
+        head = self._head()
+        hidden = stream.double()
+        if self.wiring.final_norm is not None:
+            norm = self.frozen_norm(self.wiring.final_norm, stream)
+            hidden = norm.linear(hidden) if norm.bias is None else norm.linear(hidden) + norm.bias
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        hidden = (hidden * head.input_scale).to(dtype)
+        for name in [*head.projections, head.module]:
+            hidden = affine(self.modules[name], hidden)
+        logits = hidden * head.scale
+        if head.bias:
+            logits = logits + self._parameter(head.bias).flatten().to(dtype)
+        return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
+
+    def _head(self) -> Head:
+        if self.wiring.head is None:
+            raise ModelError(
+                f"{self.name} has no linear head. {self.wiring.no_head}",
+                hint="Read it along a direction: Reader.direction(vector).",
+            )
+        return self.wiring.head
+
+    def _parameter(self, name: str) -> Tensor:
+        return dict([*self.model.named_parameters(), *self.model.named_buffers()])[name].detach()
 
     def bridge(self) -> Any:
         """A transformer-lens `TransformerBridge` over the same weights.

@@ -68,6 +68,13 @@ def weight_matrix(module: nn.Module) -> Tensor:
     return weight.detach().T if type(module).__name__ == "Conv1D" else weight.detach()
 
 
+def affine(module: nn.Module, hidden: Tensor) -> Tensor:
+    """W x + b of a linear module, in the dtype of `hidden`."""
+    bias: Any = getattr(module, "bias", None)
+    value = hidden @ weight_matrix(module).to(hidden.dtype).T
+    return value + bias.detach().to(hidden.dtype) if isinstance(bias, Tensor) else value
+
+
 def frozen_scale(norm: Norm, stream: Tensor) -> Tensor:
     """1 / sigma of the norm at this stream, one number per token, in float64."""
     z = stream.double()

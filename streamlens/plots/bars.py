@@ -36,7 +36,9 @@ def contributions(
 ) -> go.Figure:
     """Bars that sum: the largest parts by size, the others as one bar, and the total they reach.
 
-    Each bar starts where the one above it ends, and the last ends at the total: the model's own value.
+    Each bar starts where the one above it ends, and the last ends at the total. The title says how
+    close that is to the model's own value (``attrs["readout_closure"]``), or that parts were left out of
+    the frame.
 
     Args:
         frame: a readout's frame; column ``contribution`` in the reader's unit, positive adds.
@@ -63,7 +65,7 @@ def contributions(
         figure,
         f"{chosen.reads}{said} at {place(rows)}",
         prompt_line(chosen),
-        f"{rule} by size; the bars sum to the model's own value.",
+        f"{rule} by size; the bars sum to {_what_they_sum_to(rows, chosen.sum_error)}.",
         closing_line(chosen),
     )
     _lay_out(figure, bars, title_px=height, unit=visible(chosen.unit))
@@ -74,6 +76,17 @@ def _colours(palette: str) -> tuple[str, str]:
     if palette not in theme.SIGN_COLOURS:
         raise InputError(f"palette is one of {', '.join(theme.SIGN_COLOURS)}; got {palette!r}.")
     return theme.SIGN_COLOURS[palette]
+
+
+def _what_they_sum_to(rows: pd.DataFrame, sum_error: float | None) -> str:
+    """Whether the total may be called the model's own value: it was compared, and every part is there."""
+    parts = rows["component"]
+    missing = (
+        len(set(parts.cat.categories) - set(parts)) if isinstance(parts.dtype, pd.CategoricalDtype) else 0
+    )
+    if missing:
+        return f"the total; {missing} more parts are not in this frame"
+    return "the total" if sum_error is None else f"the model's own value within {sum_error:.0e}"
 
 
 def _largest(rows: pd.DataFrame, top: int) -> list[tuple[str, float]]:
@@ -131,8 +144,6 @@ def _trace(bars: list[tuple[str, float]], rows: Sequence[int], ends: Sequence[fl
 
 def _lay_out(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int, unit: str) -> None:
     labels = [label for label, _ in bars] + ["total"]
-    reached = [0.0, *accumulate(size for _, size in bars)]
-    pad = 0.15 * (max(reached) - min(reached) or 1.0)  # room for the numbers beside the longest bars
     top = title_px + 30
     figure.update_layout(
         barmode="overlay",
@@ -149,7 +160,7 @@ def _lay_out(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int,
         },
         xaxis={
             "title": axis_title(f"running sum, {unit}" if unit else "running sum"),
-            "range": [min(reached) - pad, max(reached) + pad],
+            "range": _range([size for _, size in bars]),
             "zeroline": True,
         },
         yaxis={
@@ -163,6 +174,15 @@ def _lay_out(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int,
             "ticklabelstandoff": 4,
         },
     )
+
+
+def _range(sizes: list[float]) -> list[float]:
+    """From zero to the furthest bar, with room for the number at the end of each."""
+    ends = list(accumulate(sizes))
+    pad = 0.15 * (max(0.0, *ends) - min(0.0, *ends) or 1.0)
+    numbers = [end + (pad if size >= 0 else -pad) for end, size in zip(ends, sizes, strict=True)]
+    numbers.append(ends[-1] + (pad if ends[-1] >= 0 else -pad))
+    return [min(0.0, *numbers), max(0.0, *numbers)]
 
 
 def _summary(bars: list[tuple[str, float]], said: str, name: str, chosen: Selection) -> str:

@@ -93,9 +93,8 @@ def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
         legend={
             "orientation": "h",
             "x": 0,
-            "y": 0,
-            "yref": "container",  # takes the room it needs from the plot
-            "yanchor": "bottom",
+            "y": -0.14,  # below the axis title; takes the room it needs from the plot
+            "yanchor": "top",
             "font": {"family": theme.MONO, "size": SMALL},
         },
         hovermode="closest",
@@ -110,6 +109,7 @@ def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
         yaxis={
             "title": axis_title("norm (log scale)"),
             "type": "log",
+            "dtick": "D2",  # 1, 2, 5
             "zeroline": False,
             "minor": {"showgrid": False},
         },
@@ -133,9 +133,7 @@ def _summary(rows: pd.DataFrame, steps: list[str], columns: pd.DataFrame) -> str
     kept = rows[rows["position"].isin(plain)]
     norm = kept.groupby(kept["component"].astype(str))["stream_norm"].median()
     sinks = int(columns["sink"].sum())
-    aside = (
-        f" {sinks} attention sink{'s' if sinks > 1 else ''} (dashed) left out of the median." if sinks else ""
-    )
+    aside = f" {sinks} sink{'s' if sinks > 1 else ''} (dashed) left out of the median." if sinks else ""
     return (
         f"The median norm over {len(plain)} tokens goes from {norm[steps[0]]:,.3g} after {steps[0]} to "
         f"{norm[steps[-1]]:,.3g} after {steps[-1]}.{aside}"

@@ -39,6 +39,10 @@ _VALUES = {
     "norm": "norm of the write",
     "share": "share of the final stream",
 }
+_HEADINGS = {
+    "norm": "Norm of every write at every token",
+    "share": "Share of every part in the final stream, at every token",
+}
 
 
 def heatmap(
@@ -83,7 +87,9 @@ def heatmap(
     figure = go.Figure(_cells(cells, columns["name"], quantity))
     height = titled(
         figure,
-        f"{chosen.reads if value == 'contribution' else ''}{_VALUES[value]} of every part at every token",
+        f"{chosen.reads}contribution of every part at every token"
+        if value == "contribution"
+        else _HEADINGS[value],
         prompt_line(chosen),
         _clipped_line(cells, limit, signs=signs, sinks=bool(columns["sink"].any())),
         closing_line(chosen),
@@ -144,7 +150,7 @@ def _cells(cells: np.ndarray, names: pd.Series, quantity: str) -> go.Heatmap:
 def _clipped_line(cells: np.ndarray, limit: float, *, signs: bool, sinks: bool) -> str:
     beyond, known = int((np.abs(cells) > limit).sum()), int(np.isfinite(cells).sum())
     bound = f"{'±' if signs else ''}{_short(limit)}"
-    clipped = f"{beyond:,} of {known:,} cells beyond {bound} are clipped (true value on hover)"
+    clipped = f"{beyond:,} of {known:,} cells clipped at {bound} (true value on hover)"
     return f"{clipped if beyond else 'No cell is clipped'}{'; sinks set no limit' if sinks else ''}."
 
 
@@ -199,7 +205,7 @@ def _mark_sinks(figure: go.Figure, sink: pd.Series) -> None:
 
 def _colour_axis(limit: float, quantity: str, *, signs: bool, palette: str) -> dict:
     adds, subtracts = ("purple", "orange") if palette == "PuOr" else ("blue", "red")
-    words = f"{quantity}: {adds} adds, {subtracts} subtracts" if signs else f"{quantity}: stronger is larger"
+    words = f"{quantity}: {adds} adds, {subtracts} subtracts" if signs else quantity
     low, high = (f"−{_short(limit)}", f"+{_short(limit)}") if signs else ("0", _short(limit))
     return {
         "cmin": -limit if signs else 0.0,
@@ -239,7 +245,7 @@ def _summary(
     sinks = [
         f"{row.name} (position {row.position})" for row in columns[columns["sink"]].itertuples(index=False)
     ]
-    marked = f" Attention sinks, marked: {', '.join(sinks)}." if sinks else ""
+    marked = f" Sinks, marked: {', '.join(sinks)}." if sinks else ""
     return (
         f"{reads.reads if reads else ''}{quantity}, {len(parts)} parts by {len(columns)} tokens. "
         f"The largest in size is {largest}, {signed(cells[row, column])}.{marked}"

@@ -30,6 +30,7 @@ class Selection:
     unit: str
     model: str
     closure: float | None
+    sum_error: float | None  # between the contributions' sum and the model's own value, in `unit`
 
     @property
     def reads(self) -> str:
@@ -78,15 +79,19 @@ def pick(
     if "reader" in rows.columns:
         rows, reader = _narrow(rows, "reader", reader)
         unit = rows["unit"].iloc[0] if "unit" in rows.columns else unit
-    closure = frame.attrs.get("closure")
     return Selection(
         rows=rows.sort_values(["position", "order"], kind="stable"),
         prompt=_prompt(frame.attrs.get("prompts"), int(prompt_id), rows),
         reader=str(reader or frame.attrs.get("reader") or ""),
         unit=str(unit or ""),
         model=str(frame.attrs.get("model") or ""),
-        closure=float(closure) if isinstance(closure, int | float | np.number) else None,
+        closure=_number(frame.attrs.get("closure")),
+        sum_error=_number(frame.attrs.get("readout_closure")),
     )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float | np.number) and np.isfinite(value) else None
 
 
 def _narrow(frame: pd.DataFrame, column: str, wanted: Any) -> tuple[pd.DataFrame, Any]:

@@ -29,21 +29,32 @@
     });
   }
 
+  function copy(nodes, name, top, width, height) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const size = { class: name, width, height, viewBox: `0 ${top} ${width} ${height}`, style: `top: ${top}px` };
+    for (const [key, value] of Object.entries(size)) svg.setAttribute(key, value);
+    svg.append(...nodes.map((node) => node.cloneNode(true)));
+    return svg;
+  }
+
   function keepRows(plot) {
     const panel = plot.closest(".panel");
     const rows = panel.querySelector(".rows");
     const labels = plot.querySelector(".yaxislayer-above");
-    rows.hidden = panel.scrollWidth <= panel.clientWidth || !labels;
-    panel.tabIndex = rows.hidden ? -1 : 0;
-    if (rows.hidden) return rows.replaceChildren();
+    const wide = panel.scrollWidth > panel.clientWidth + 1 && labels !== null;
+    rows.hidden = !wide;
+    panel.classList.toggle("kept", wide);
+    if (!wide) {
+      panel.removeAttribute("tabindex");
+      return rows.replaceChildren();
+    }
+    panel.tabIndex = 0; // so that the arrow keys scroll it
     const size = plot._fullLayout._size;
-    const copy = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    copy.setAttribute("width", size.l - 1);
-    copy.setAttribute("height", size.h + 8);
-    copy.setAttribute("viewBox", `0 ${size.t - 4} ${size.l - 1} ${size.h + 8}`);
-    copy.style.top = `${size.t - 4}px`;
-    copy.append(labels.cloneNode(true));
-    rows.replaceChildren(copy);
+    const title = [...plot.querySelectorAll(".infolayer .gtitle, .infolayer .colorbar")];
+    rows.replaceChildren(
+      copy(title, "title", 0, panel.clientWidth, size.t),
+      copy([labels], "labels", size.t - 4, size.l - 1, size.h + 8),
+    );
   }
 
   function restyle(dark) {

@@ -5,6 +5,7 @@
 3. `off_default` moves what starts at a constant (gains, biases, layer scales): ones and zeros hide errors.
 """
 
+import copy
 import dataclasses
 import zlib
 from typing import Any
@@ -27,7 +28,7 @@ TINY: dict[str, Any] = {
     **dict.fromkeys(["num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"], 4),
     **dict.fromkeys(["encoder_attention_heads", "decoder_attention_heads"], 4),
     **dict.fromkeys(["num_encoder_attention_heads", "num_decoder_attention_heads"], 4),
-    **dict.fromkeys(["num_key_value_heads"], 2),
+    "num_key_value_heads": 2,
     **dict.fromkeys(["head_dim", "d_kv", "d_head"], 12),
     **dict.fromkeys(["max_position_embeddings", "n_positions", "max_seq_len", "context_length"], LENGTH),
     **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"], 4),
@@ -36,8 +37,9 @@ TINY: dict[str, Any] = {
     **dict.fromkeys(["n_group", "topk_group", "num_expert_group"], 1),
     **dict.fromkeys(["moe_intermediate_size", "expert_ffn_hidden_size"], EXPERT),
     **dict.fromkeys(["shared_expert_intermediate_size", "shared_intermediate_size"], SHARED),
-    **dict.fromkeys(["routed_scaling_factor"], 1.3),
-    **dict.fromkeys(["attention_bias", "mlp_bias"], True),
+    **dict.fromkeys(["routed_scaling_factor", "moe_routed_scaling_factor", "route_scale"], 1.3),
+    **dict.fromkeys(["attention_bias", "mlp_bias", "use_bias", "conv_bias", "mamba_proj_bias"], True),
+    **dict.fromkeys(["lm_head_bias", "add_bias_linear", "scale_embedding"], True),
     # Latent attention: query and key heads of 12 + 4 channels, value heads of 10.
     "q_lora_rank": 14,
     "kv_lora_rank": 18,
@@ -79,7 +81,7 @@ class Entry:
     Attributes:
         name: The model type, with `:variant` behind it where one type has several wirings.
         kind: "decoder", "encoder" or "encoder-decoder".
-        wiring: How its branches write, in the words of the table of wirings.
+        wiring: How its branches write, in the words of the table of wirings, joined by ", ".
         config: What differs from `TINY`.
         auto: The Auto class, or the model's own class, that builds it.
         streams: Residual streams per token; more than one is to be refused.
@@ -113,26 +115,23 @@ def tiny(cls: type[PreTrainedConfig], overrides: dict[str, Any]) -> PreTrainedCo
     values |= {name: 0.0 for name, default in fields.items() if _is_dropout(name, default)}
     if "kv_lora_rank" in fields:
         values["num_key_value_heads"] = TINY["num_attention_heads"]  # latent attention has no groups
-    values |= overrides
+    values |= copy.deepcopy(overrides)  # some configurations write to the dicts they are given
     for name, sub in getattr(cls, "sub_configs", {}).items():
         if name in overrides and dataclasses.is_dataclass(sub):
             values[name] = tiny(sub, overrides[name])
     return cls(**values)
 
 
-def build(entry: Entry, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The entry's model in eval mode, the same bits at every call.
-
-    Args:
-        entry: What to build.
-        dtype: Cast after initialisation, so that every precision holds the same weights.
-    """
+def build_entry(entry: Entry, dtype: torch.dtype) -> PreTrainedModel:
+    """The entry's model in eval mode, cast after initialisation: every precision holds the same weights."""
     config = tiny(CONFIG_MAPPING[entry.model_type], entry.config)
     factory = getattr(transformers, entry.auto)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(entry.seed)
         model = factory.from_config(config) if entry.auto.startswith("Auto") else factory(config)
     off_default(model, seed=entry.seed)
+    if dtype == torch.float64 and model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")  # the grouped product knows no float64
     return model.to(dtype).eval()
 
 

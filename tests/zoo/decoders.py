@@ -22,7 +22,7 @@ def _decoder(name: str, wiring: str, note: str = "", auto: str = "CausalLM", **c
 
 
 PRE_NORM = [
-    _decoder("gpt2", "pre-norm"),
+    _decoder("gpt2", "pre-norm", scale_attn_by_inverse_layer_idx=True),
     _decoder("llama", "pre-norm"),
     _decoder("mistral", "pre-norm"),
     _decoder("ministral", "pre-norm", layer_types=SLIDING_FULL, head_dim=12),
@@ -39,8 +39,8 @@ PRE_NORM = [
              "the last block's attention bias is returned apart (element 2 of the output) and added in the "
              "block: no module outputs the whole write", intermediate_multiple_size=2),
     _decoder("gpt_bigcode", "pre-norm", multi_query=True),
-    _decoder("ctrl", "pre-norm", "embedding times sqrt(width) in place, on the module's own output; positions are a plain "
-             "buffer, without a module"),
+    _decoder("ctrl", "pre-norm", "embedding times sqrt(width) in place, on the module's own output; "
+             "positions are a plain buffer, without a module"),
     _decoder("olmo", "pre-norm", "norms have no parameters at all", clip_qkv=2.0),
     _decoder("glm", "pre-norm"),
     _decoder("starcoder2", "pre-norm"),
@@ -51,7 +51,7 @@ PRE_NORM = [
     _decoder("nemotron", "pre-norm", "gains are 1 + weight"),
     _decoder("smollm3", "pre-norm", no_rope_layers=[1, 1, 0]),
     _decoder("helium", "pre-norm", head_dim=8),
-    _decoder("ernie4_5", "pre-norm", use_bias=True),
+    _decoder("ernie4_5", "pre-norm"),
     _decoder("arcee", "pre-norm"),
     _decoder("apertus", "pre-norm"),
     _decoder("apertus1p5_text", "pre-norm"),
@@ -62,19 +62,22 @@ PRE_NORM = [
     _decoder("cwm", "pre-norm"),
     _decoder("jais2", "pre-norm"),
     _decoder("youtu", "pre-norm", "latent attention"),
-    _decoder("nanochat", "pre-norm", "norms have no parameters; the embedding is normed by the final norm's module, "
-             "which is thus called twice",
+    _decoder("nanochat", "pre-norm", "norms have no parameters; the embedding is normed by the final "
+             "norm's module, which is thus called twice",
              final_logit_softcapping=5.0),
     _decoder("modernbert-decoder", "pre-norm", "block 0 has no norm before attention; the head is nonlinear",
              layer_types=SLIDING_FULL, norm_bias=True),
-    _decoder("cpmant", "residual-inside", "two nested sub-blocks add the stream; prompt positions come before the "
-             "tokens, so the stream is longer than the input until after the final norm",
+    _decoder("cpmant", "residual-inside", "two nested sub-blocks add the stream; prompt positions come "
+             "before the tokens, so the stream is longer than the input until after the final norm",
              dim_head=12, prompt_length=4, position_bias_num_buckets=16),
     _decoder("opt", "pre-norm", "fc1 and fc2 lie in the block, flattened to [batch x time, width]",
              word_embed_proj_dim=32),
     _decoder("qwen2_vl_text", "pre-norm", "no head", auto="base",
              rope_parameters=SECTIONS | {"mrope_section": [1, 1, 2]}),
     _decoder("qwen3_vl_text", "pre-norm", "no head", auto="base", rope_parameters=SECTIONS),
+    _decoder("cosmos3_edge_text", "pre-norm", "no head", auto="base", rope_parameters=SECTIONS),
+    _decoder("hunyuan_vl_text", "pre-norm", "no head", auto="base", head_dim=12,
+             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "xdrope_section": [1, 1, 2, 2]}),
 ]  # fmt: skip
 
 PARALLEL = [
@@ -86,7 +89,8 @@ PARALLEL = [
     _decoder("cohere", "parallel", logit_scale=0.6, use_qk_norm=True),
     _decoder("cohere2", "parallel", logit_scale=0.6, layer_types=SLIDING_FULL),
     _decoder("cohere_compass_text", "parallel", logit_scale=0.6, layer_types=SLIDING_FULL,
-             rope_parameters={"sliding_attention": SECTIONS | {"mrope_section": [1, 1, 2]}, "full_attention": None}),
+             rope_parameters={"sliding_attention": SECTIONS | {"mrope_section": [1, 1, 2]},
+             "full_attention": None}),
     _decoder("falcon", "parallel", "mlp_output += attention_output: in place, on the MLP module's own output",
              bias=True),
     _decoder("falcon:two-norms", "parallel", "in place, as in falcon", new_decoder_architecture=True,
@@ -99,6 +103,8 @@ BRANCH_NORM = [
     _decoder("gemma3_text", "sandwich", layer_types=SLIDING_FULL, **SOFTCAPS),
     _decoder("glm4", "sandwich",
              "post_attention_layernorm comes before the MLP, post_self_attn_layernorm after attention"),
+    _decoder("glm4v_text", "sandwich", "names as in glm4; no head", auto="base",
+             rope_parameters=SECTIONS | {"mrope_section": [1, 1, 2]}),
     _decoder("muse_glimmer_text", "sandwich", "a norm without parameters after the embedding; no head",
              auto="base", layer_types=SLIDING_FULL),
     _decoder("olmo2", "branch-norm"),
@@ -111,6 +117,7 @@ BRANCH_NORM = [
 SCALED = [
     _decoder("granite", "multiplier", "embedding scaled outside the module", **MULTIPLIERS),
     _decoder("granite_swa", "multiplier", layer_types=SLIDING_FULL, **MULTIPLIERS),
+    _decoder("granite_docling_text", "multiplier", "as granite; no head", auto="base", **MULTIPLIERS),
     _decoder("hyperclovax", "sandwich, multiplier", "logits times logits_scaling, where granite divides",
              use_post_norm=True, **MULTIPLIERS),
     _decoder("minicpm3", "multiplier", "the write times scale_depth / sqrt(layers); the final stream divided "
@@ -130,6 +137,7 @@ POST_NORM = [
     _decoder("openai-gpt", "post-norm"),
     _decoder("opt:post-norm", "post-norm", "opt-350m: embeddings of another width, projected in and out",
              do_layer_norm_before=False, word_embed_proj_dim=24),
+    _decoder("bert-generation", "post-norm", "bert with a linear head", is_decoder=True),
     _decoder("trocr", "post-norm", "fc1 and fc2 lie in the block; a norm after the embedding",
              auto="TrOCRForCausalLM"),
 ]  # fmt: skip

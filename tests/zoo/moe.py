@@ -7,7 +7,7 @@ from .decoders import MULTIPLIERS, SLIDING_FULL
 
 DENSE_SPARSE = ["dense", "sparse", "sparse"]
 FULL_SLIDING = ["full_attention", "sliding_attention", "full_attention"]
-# Indexed attention: a small scorer picks which earlier tokens a query may read; 4 of 7 here, so that it bites.
+# Indexed attention: a scorer picks the earlier tokens a query may read; 4 of 7 here, so that it bites.
 INDEXED = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 8}
 
 
@@ -27,9 +27,10 @@ SPARSE = [
     _moe("jetmoe", note="attention too is a mixture of experts: heads belong to experts", kv_channels=12,
          num_key_value_heads=4),
     _moe("dbrx", note="attention, both norms and the first addition lie in one module, norm_attn_norm, whose "
-         "output 0 is the stream after attention", attn_config={"kv_n_heads": 2, "clip_qkv": 2.0},
+         "output 0 is the stream after attention", attn_config={"kv_n_heads": 2, "clip_qkv": 2.0,
+         "rope_theta": 10000.0},
          ffn_config={"ffn_hidden_size": EXPERT, "moe_num_experts": 4, "moe_top_k": 2}),
-    _moe("ernie4_5_moe", use_bias=True, moe_num_shared_experts=1),
+    _moe("ernie4_5_moe", moe_num_shared_experts=1),
     _moe("hunyuan_v1_moe", note="a shared MLP inside the experts' module"),
     _moe("dots1", max_window_layers=1),
     _moe("glm4_moe", use_qk_norm=True),
@@ -41,7 +42,7 @@ SPARSE = [
     _moe("flint", mlp_only_layers=[0]),
     _moe("hy_v3", router_scaling_factor=1.3),
     _moe("laguna", note="attention heads are gated inside the module", mlp_layer_types=DENSE_SPARSE,
-         layer_types=SLIDING_FULL, gating=True),
+         layer_types=SLIDING_FULL, gating=True, moe_router_logit_softcapping=2.0),
     _moe("mellum", layer_types=SLIDING_FULL),
     _moe("mimo_v2_flash", note="values times attention_value_scale inside attention", v_head_dim=10),
     _moe("minimax_m2"),
@@ -58,7 +59,8 @@ SPARSE = [
          layer_types=SLIDING_FULL),
     _moe("flex_olmo", "branch-norm, moe", intermediate_size=EXPERT),
     _moe("granitemoe", "multiplier, moe", intermediate_size=EXPERT, **MULTIPLIERS),
-    _moe("granitemoeshared", "multiplier, moe", "experts and a shared MLP are two modules, summed in the block",
+    _moe("granitemoeshared", "multiplier, moe", "experts and a shared MLP are two modules, summed in the "
+         "block",
          intermediate_size=EXPERT, shared_intermediate_size=28, **MULTIPLIERS),
     _moe("granitemoe_swa", "multiplier, moe", "two modules, as in granitemoeshared",
          intermediate_size=EXPERT, shared_intermediate_size=28, layer_types=SLIDING_FULL, **MULTIPLIERS),
@@ -76,8 +78,11 @@ LATENT = [
     _moe("glm_moe_dsa", note="layers hand on which tokens were picked, not the stream", **INDEXED),
     _moe("dots3_note_text", shared_experts_intermediate_size=28, **INDEXED),
     _moe("mistral4", auto="Mistral4ForCausalLM"),
-    _moe("longcat_flash", "pre-norm, moe", "two attentions and two MLPs a block; the experts read the middle of "
-         "the block, and their write is added at its end", ffn_hidden_size=44, num_layers=2, zero_expert_num=2,
+    _moe("mistral_large4_text", note="no head", auto="AutoModel",
+         rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **INDEXED),
+    _moe("longcat_flash", "pre-norm, moe", "two attentions and two MLPs a block; the experts read the "
+         "middle of the block, and their write is added at its end", ffn_hidden_size=44, num_layers=2,
+         zero_expert_num=2,
          moe_topk=2, head_dim=4),
 ]  # fmt: skip
 

@@ -1,0 +1,158 @@
+"""Direct logit attribution: what each write gives a reader, in parts that sum to the model's own value.
+
+Direct logit attribution (Wang et al. 2022) sends a write through the final norm with its scale frozen at this
+pass, onto the reader's rows:
+
+1. contribution of u = R diag(gain) (I - 11^T/d) u / sigma under LayerNorm, R diag(gain) u / sigma under RMSNorm;
+   R u for a reader without a norm.
+2. What is no write gets a row of its own: the stream's `rounding`, `final_norm.bias`, `unembed.bias`, and
+   `softcap`, which is the softcap's effect on the finished sum.
+3. The sum is compared with the model's own value. `closure` is the difference; it is not put into any row.
+
+Not to be mixed with the logit lens (`lens.py`), which uses the norm each depth really has.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamlens.errors import InputError
+from streamlens.ledger import Ledger
+from streamlens.readouts.reader import Reader
+from streamlens.sites import Site
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Readout:
+    """What every row of a ledger gives a reader.
+
+    Attributes:
+        ledger: The ledger that was read.
+        reader: The reader.
+        sites: The rows: the ledger's writes, then `rounding`, `final_norm.bias`, `unembed.bias`, `softcap` as
+            far as they exist.
+        contributions: In the reader's unit, float64, [write, batch, pos, reader].
+        observed: The model's own value, [batch, pos, reader]; None where the ledger is cut off before the end.
+    """
+
+    ledger: Ledger
+    reader: Reader
+    sites: tuple[Site, ...]
+    contributions: Float[Tensor, "write batch pos reader"]
+    observed: Float[Tensor, "batch pos reader"] | None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The rows' labels."""
+        return tuple(site.label for site in self.sites)
+
+    @cached_property
+    def total(self) -> Float[Tensor, "batch pos reader"]:
+        """The sum of the contributions, in the reader's unit."""
+        return self.contributions.sum(0)
+
+    @cached_property
+    def closure(self) -> Float[Tensor, "batch pos reader"]:
+        """|total - observed| in the reader's unit; NaN where there is nothing to compare with; 0 at padding."""
+        if self.observed is None:
+            return torch.full_like(self.total, float("nan"))
+        return (self.total - self.observed).abs().masked_fill(~self.ledger.mask[..., None], 0.0)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per (prompt, position, reader, write); see `streamlens.frames.readout_frame`."""
+        from streamlens.frames import readout_frame
+
+        return readout_frame(self)
+
+    def __repr__(self) -> str:
+        rows, batch, pos, k = self.contributions.shape
+        return (
+            f"Readout({self.reader.name}: {rows} rows x {batch} prompts x {pos} positions x {k} readers; "
+            f"closure {float(self.closure.max()):.1e} {self.reader.unit})"
+        )
+
+
+def read(ledger: Ledger, reader: Reader) -> Readout:
+    """Direct logit attribution of every row of a ledger to a reader.
+
+    Args:
+        ledger: From `decompose`.
+        reader: From `Reader.logits`, `Reader.logit_diff` or `Reader.direction`.
+
+    Returns:
+        Contributions in the reader's unit; positive pushes the reader's value up.
+
+    Raises:
+        InputError: A reader of another width than the stream.
+
+    Cost: O(writes x positions x d_model) per reader row, in float64.
+    """
+    d_model = ledger.stream.shape[-1]
+    if reader.matrix.shape[-1] != d_model:
+        raise InputError(
+            f"A reader is as wide as the stream, {d_model}; {reader.name!r} is {reader.matrix.shape[-1]} wide."
+        )
+    matrix, bias = reader.matrix.to(ledger.stream.device), reader.bias.to(ledger.stream.device)
+    project, constant = _through_norm(ledger, reader, matrix)
+    parts = [project(write) for write in ledger.writes]
+    rows = [*ledger.sites, Site(kind="rounding")]
+    parts.append(project(ledger.rounding))
+    ones = torch.ones_like(parts[0])
+    if constant is not None:
+        rows.append(Site(kind="final_norm.bias"))
+        parts.append(ones * constant)
+    if bias.any():
+        rows.append(Site(kind="unembed.bias"))
+        parts.append(ones * bias)
+    if reader.vocabulary is not None and reader.vocabulary.softcap is not None:
+        rows.append(Site(kind="softcap"))
+        parts.append(_softcap(ledger, reader))
+    return Readout(
+        ledger=ledger,
+        reader=reader,
+        sites=tuple(rows),
+        contributions=torch.stack(parts),
+        observed=_observed(ledger, reader, matrix, bias),
+    )
+
+
+def _through_norm(ledger: Ledger, reader: Reader, matrix: Tensor):
+    """The linear map from an update to the reader, and the constant that the norm's bias adds, or None."""
+    norm = ledger.final_norm if reader.norm == "final" else None
+    if norm is None:
+        return (lambda update: update.double() @ matrix.T), None
+    folded = matrix * norm.gain
+    if norm.centred:
+        folded = folded - folded.mean(-1, keepdim=True)
+    constant = None if norm.bias is None else matrix @ norm.bias
+    return (lambda update: (update.double() @ folded.T) * norm.scale[..., None]), constant
+
+
+def _softcap(ledger: Ledger, reader: Reader) -> Tensor:
+    """What the softcap does to the finished sum: mix @ (cap tanh(raw / cap) - raw)."""
+    vocabulary = reader.vocabulary
+    assert vocabulary is not None and vocabulary.softcap is not None
+    cap = vocabulary.softcap
+    project, constant = _through_norm(ledger, reader, vocabulary.matrix.to(ledger.stream.device))
+    raw = project(ledger.stream) + vocabulary.bias.to(ledger.stream.device)
+    raw = raw if constant is None else raw + constant
+    return (cap * torch.tanh(raw / cap) - raw) @ vocabulary.mix.to(raw.device).T
+
+
+def _observed(ledger: Ledger, reader: Reader, matrix: Tensor, bias: Tensor) -> Tensor | None:
+    """The model's own value: from its logits where they were kept, else from its own normed stream."""
+    vocabulary = reader.vocabulary
+    if ledger.logits is not None and vocabulary is not None:
+        return ledger.logits[..., list(vocabulary.ids)].double() @ vocabulary.mix.to(ledger.logits.device).T
+    if reader.norm == "none":
+        return ledger.stream.double() @ matrix.T + bias
+    if ledger.normed is None or (vocabulary is not None and vocabulary.softcap is not None):
+        return None
+    return ledger.normed.double() @ matrix.T + bias

@@ -1,0 +1,154 @@
+"""Reader: a linear question asked of the residual stream.
+
+1. A reader is a matrix [reader, d_model] with a name and a unit. It reads the stream as it is, or through the
+   final norm.
+2. Readers made from vocabulary tokens remember the tokens: their value can be checked against the model's own
+   logits, and a softcap acts on each logit before a difference is taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamlens.errors import InputError
+
+
+class LinearHead(Protocol):
+    """Rows of the map from the normed stream to raw logits, every scale applied."""
+
+    @property
+    def matrix(self) -> Tensor: ...
+    @property
+    def bias(self) -> Tensor: ...
+    @property
+    def softcap(self) -> float | None: ...
+
+
+class Readable(Protocol):
+    """What a reader needs of a model: token ids and the rows of its unembedding."""
+
+    def token_id(self, text: str) -> int: ...
+    def token_texts(self, ids: Sequence[int]) -> tuple[str, ...]: ...
+    def unembedding(self, ids: Sequence[int] | None = None) -> LinearHead: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Vocabulary:
+    """The tokens behind a reader: `reader = mix @ logits[ids]`.
+
+    Attributes:
+        ids: Token ids.
+        mix: Coefficients, [reader, token].
+        matrix: The tokens' unembedding rows, [token, d_model], in float64.
+        bias: Their biases, [token].
+        softcap: In logits; None for none.
+    """
+
+    ids: tuple[int, ...]
+    mix: Float[Tensor, "reader token"]
+    matrix: Float[Tensor, "token d_model"]
+    bias: Float[Tensor, " token"]
+    softcap: float | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reader:
+    """A linear reader of the residual stream.
+
+    Attributes:
+        name: For titles: `logit( river) - logit( money)`.
+        rows: A name for each row of the matrix.
+        unit: "logits", or whatever the direction measures.
+        matrix: [reader, d_model], in float64.
+        bias: A constant per row, in the unit.
+        norm: "final" if it reads through the final norm, "none" if it reads the stream itself.
+        vocabulary: The tokens it is made of; None for a direction.
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    unit: str
+    matrix: Float[Tensor, "reader d_model"]
+    bias: Float[Tensor, " reader"]
+    norm: Literal["final", "none"]
+    vocabulary: Vocabulary | None = None
+
+    @classmethod
+    def logits(cls, model: Readable, tokens: Sequence[str | int]) -> Self:
+        """One row per token: its logit.
+
+        Args:
+            model: A handle with a linear head.
+            tokens: Token texts (each one token, with its leading space) or ids.
+
+        Raises:
+            InputError: A text that is several tokens.
+            ModelError: The model has no linear head.
+        """
+        ids = _ids(model, tokens)
+        names = tuple(f"logit({text})" for text in model.token_texts(ids))
+        return cls._of_tokens(model, ids, torch.eye(len(ids), dtype=torch.float64), names, ", ".join(names))
+
+    @classmethod
+    def logit_diff(cls, model: Readable, token: str | int, against: str | int) -> Self:
+        """One row: logit(token) - logit(against), in logits. Positive favours `token`.
+
+        Raises:
+            InputError: A text that is several tokens, or the same token twice.
+            ModelError: The model has no linear head.
+        """
+        ids = _ids(model, [token, against])
+        if ids[0] == ids[1]:
+            raise InputError(f"A difference needs two tokens; got {token!r} twice.")
+        a, b = model.token_texts(ids)
+        name = f"logit({a}) - logit({b})"
+        return cls._of_tokens(model, ids, torch.tensor([[1.0, -1.0]], dtype=torch.float64), (name,), name)
+
+    @classmethod
+    def direction(
+        cls,
+        vector: Float[Tensor, " d_model"] | Sequence[float],
+        *,
+        name: str = "direction",
+        unit: str = "units along the direction",
+        norm: Literal["final", "none"] = "none",
+    ) -> Self:
+        """One row: the component of the stream along a vector (not normalised here).
+
+        Raises:
+            InputError: Not one vector of finite numbers, or all zeros.
+        """
+        row = torch.as_tensor(vector).detach().double().cpu()
+        if row.dim() != 1 or not row.numel():
+            raise InputError(f"A direction is one vector [d_model]; got shape {tuple(row.shape)}.")
+        if not torch.isfinite(row).all() or not row.any():
+            raise InputError("A direction has finite numbers, not all zero.")
+        zero = torch.zeros(1, dtype=torch.float64)
+        return cls(name=name, rows=(name,), unit=unit, matrix=row[None], bias=zero, norm=norm)
+
+    @classmethod
+    def _of_tokens(
+        cls, model: Readable, ids: Sequence[int], mix: Tensor, rows: tuple[str, ...], name: str
+    ) -> Self:
+        head = model.unembedding(ids)
+        matrix, bias = head.matrix.cpu(), head.bias.cpu()
+        vocabulary = Vocabulary(ids=tuple(ids), mix=mix, matrix=matrix, bias=bias, softcap=head.softcap)
+        return cls(
+            name=name,
+            rows=rows,
+            unit="logits",
+            matrix=mix @ matrix,
+            bias=mix @ bias,
+            norm="final",
+            vocabulary=vocabulary,
+        )
+
+
+def _ids(model: Readable, tokens: Sequence[str | int]) -> list[int]:
+    if isinstance(tokens, str) or not tokens:
+        raise InputError(f"Tokens come as a list of at least one text or id; got {tokens!r}.")
+    return [token if isinstance(token, int) else model.token_id(token) for token in tokens]
