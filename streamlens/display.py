@@ -102,7 +102,7 @@ def _dotted_spaces(pieces: list[str]) -> list[str]:
 
 
 def _own_signs_coded(pieces: list[str]) -> list[str]:
-    """A real ``⏎``, or a dot where only a space is dotted, is shown by its code: each sign has one meaning."""
+    """A real ``⏎``, or a dot where ours would stand, is shown by its code: each sign has one meaning."""
     edges = (0, len(pieces) - 1)
     return [
         _code(piece) if piece in _OWN_SIGNS or (piece == SPACE and i in edges) else piece

@@ -1,4 +1,4 @@
-"""Small frames with the schema of `streamlens.frames`, made of numbers alone, for tests of figures and pages."""
+"""Small frames with the schema of `streamlens.frames`, made of numbers alone, to draw."""
 
 import numpy as np
 import pandas as pd

@@ -41,6 +41,7 @@ def decompose(
     prepend_bos: bool = False,
     positions: Positions = None,
     keep_logits: bool = True,
+    stream: str | None = None,
     **forward_kwargs: Any,
 ) -> Ledger:
     """Takes the residual stream of a prompt apart into its writes.
@@ -53,7 +54,9 @@ def decompose(
         positions: What to keep: token texts or positions within each prompt's own tokens (negative from its
             end); None for all.
         keep_logits: Keep the model's own logits at the kept positions, [batch, pos, vocab] in the model's dtype.
-        **forward_kwargs: Passed to the model's own forward (`token_type_ids`, ...).
+        stream: For a model with two: "decoder" (the default) or "encoder".
+        **forward_kwargs: Passed to the model's own forward (`token_type_ids`, ...). An encoder-decoder reads
+            `prompt` with its encoder; its decoder gets `decoder_input_ids`, by default its start token alone.
 
     Returns:
         A Ledger whose writes and rounding sum to the final stream.
@@ -65,12 +68,11 @@ def decompose(
     Cost: one forward. Memory: the writes, [write, batch, pos, d_model] in the model's dtype, and the logits.
     """
     encoded = encode(model.tokenizer, prompt, attention_mask=attention_mask, prepend_bos=prepend_bos)
-    kept = _kept(model, encoded, positions)
-    batch = prepare(
-        model.model, encoded.ids, encoded.mask, kept=kept, device=model.device, extra=forward_kwargs
-    )
+    wiring = model.wiring_of(stream)
+    batch = batch_for(model, wiring, encoded, positions, forward_kwargs)
     return capture(
         model,
+        wiring,
         batch,
         prompts=encoded.prompts,
         keep_logits=keep_logits,
@@ -78,11 +80,45 @@ def decompose(
     )
 
 
+def batch_for(
+    model: ModelHandle, wiring: Wiring, encoded: Encoded, positions: Positions, extra: Mapping[str, Any]
+) -> Batch:
+    """The prepared batch whose kept positions are tokens of the wiring's stream.
+
+    Raises:
+        InputError: A position that does not exist; decoder ids that do not fit the prompts.
+    """
+    if wiring.stream != "decoder":
+        if wiring.stream == "encoder" and "decoder_input_ids" not in extra:
+            extra = {**extra, "decoder_input_ids": _decoder_start(model, len(encoded.ids))}
+        kept = _kept(model, encoded, positions)
+        return prepare(model.model, encoded.ids, encoded.mask, kept=kept, device=model.device, extra=extra)
+    source = prepare(model.model, encoded.ids, encoded.mask, device=model.device, extra={})
+    extra = {**source.inputs, **extra}
+    ids = extra.pop("decoder_input_ids", None)
+    mask = extra.pop("decoder_attention_mask", None)
+    ids = _decoder_start(model, len(encoded.ids)) if ids is None else ids
+    target = encode(model.tokenizer, ids, attention_mask=mask)
+    if len(target.ids) != len(encoded.ids):
+        raise InputError(f"decoder_input_ids has a row per prompt; got {len(target.ids)} for {len(encoded.ids)}.")
+    names = ("decoder_input_ids", "decoder_attention_mask")
+    kept = _kept(model, target, positions)
+    return prepare(model.model, target.ids, target.mask, kept=kept, device=model.device, extra=extra, names=names)
+
+
+def _decoder_start(model: ModelHandle, rows: int) -> Tensor:
+    config: Any = model.model.config
+    start = next(
+        (i for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id") if (i := getattr(config, name, None)) is not None),
+        0,
+    )
+    return torch.full((rows, 1), start)
+
+
 def capture(
-    model: ModelHandle, batch: Batch, *, prompts: tuple[str, ...], keep_logits: bool, provenance: Mapping[str, Any]
+    model: ModelHandle, wiring: Wiring, batch: Batch, *, prompts: tuple[str, ...], keep_logits: bool, provenance: Mapping[str, Any]
 ) -> Ledger:
     """One forward over a prepared batch, as a Ledger. See `decompose`."""
-    wiring = model.wiring
     seen = _Seen(wiring)
     with quiet_eval(model.model), HookScope() as scope:
         attach(scope, model.modules, wiring, batch, seen.taps())
@@ -186,10 +222,8 @@ def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: 
 
 def _sinks(stream: Tensor, batch: Batch) -> TokenMask:
     """Which kept tokens have a norm far above their prompt's median, over all of its positions."""
-    norms = stream.float().norm(dim=-1).cpu()
-    given = batch.inputs.get("attention_mask")
-    if isinstance(given, Tensor):
-        norms = norms.masked_fill(~given.bool().cpu(), float("nan"))
+    norms = stream.float().norm(dim=-1).cpu()[:, : batch.run_mask.shape[1]]
+    norms = norms.masked_fill(~batch.run_mask, float("nan"))
     limit = SINK_RATIO * norms.nanmedian(dim=-1, keepdim=True).values
     return batch.keep(norms > limit) & batch.mask
 

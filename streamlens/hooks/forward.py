@@ -32,6 +32,7 @@ class Batch:
         mask: False where a kept position is padding.
         ids: The kept tokens.
         whole: True if `index` is every position in order, so that nothing needs to be gathered.
+        run_mask: False where a position of the run is padding, [batch, run position].
     """
 
     inputs: Mapping[str, Any]
@@ -40,6 +41,7 @@ class Batch:
     mask: TokenMask
     ids: TokenIds
     whole: bool
+    run_mask: TokenMask
 
     def keep(self, tensor: Tensor) -> Tensor:
         """The kept positions of a tensor [batch, pos, ...] of this run."""
@@ -57,6 +59,7 @@ def prepare(
     kept: Sequence[Sequence[int]] | None = None,
     device: torch.device,
     extra: Mapping[str, Any],
+    names: tuple[str, str] = ("input_ids", "attention_mask"),
 ) -> Batch:
     """Moves padding to the right and works out where each kept token is.
 
@@ -67,36 +70,43 @@ def prepare(
         kept: For each prompt the positions to keep, within its own tokens; None for all.
         device: Where the model is.
         extra: Further arguments for the forward; `token_type_ids` moves with the tokens.
+        names: What the forward calls these ids and their mask.
 
     Raises:
         InputError: Prompts of different length for a model that takes no mask.
     """
-    own = mask.long().cumsum(-1) - 1  # position within the prompt's own tokens
     order = torch.argsort(~mask, dim=-1, stable=True)  # real tokens first, in their order
-    inputs: dict[str, Any] = {"input_ids": ids.gather(1, order).to(device), **extra}
+    inputs: dict[str, Any] = {**extra, names[0]: ids.gather(1, order).to(device)}
     if isinstance(inputs.get("token_type_ids"), Tensor):
         inputs["token_type_ids"] = inputs["token_type_ids"].cpu().gather(1, order).to(device)
     takes = _parameters(model)
+    run_mask = mask.gather(1, order)
     if not mask.all():
-        if "attention_mask" not in takes:
+        if names[1] not in takes:
             raise InputError(
                 "This model takes no attention mask, so prompts in one batch have the same number of tokens; "
                 f"got {', '.join(map(str, mask.sum(-1).tolist()))}.",
                 hint="Run the prompts one by one.",
             )
-        inputs["attention_mask"] = mask.gather(1, order).long().to(device)
+        inputs[names[1]] = run_mask.long().to(device)
     if "use_cache" in takes:
         inputs.setdefault("use_cache", False)
     if kept is None:
-        indices = own.masked_fill(~mask, -1)
+        indices = (mask.long().cumsum(-1) - 1).masked_fill(~mask, -1)
         kept_mask, kept_ids = mask, ids
     else:
         indices = torch.tensor([list(row) for row in kept])
         kept_mask = torch.ones_like(indices, dtype=torch.bool)
         kept_ids = ids.gather(1, order).gather(1, indices)
-    index = indices.clamp_min(0)
-    whole = kept is None and bool(mask.all())
-    return Batch(inputs=inputs, index=index, indices=indices, mask=kept_mask, ids=kept_ids, whole=whole)
+    return Batch(
+        inputs=inputs,
+        index=indices.clamp_min(0),
+        indices=indices,
+        mask=kept_mask,
+        ids=kept_ids,
+        whole=kept is None and bool(mask.all()),
+        run_mask=run_mask,
+    )
 
 
 def _parameters(model: nn.Module) -> frozenset[str]:

@@ -64,7 +64,7 @@ def attach(
 
 def as_stream(tensor: Tensor, wiring: Wiring, batch: Batch) -> Tensor:
     """A module's tensor as [batch, pos, d_model]: flattened, time-major and broadcast ones included."""
-    n_batch, n_pos = batch.inputs["input_ids"].shape
+    n_batch, n_pos = batch.run_mask.shape
     if tensor.dim() == 3 and wiring.time_major:
         return tensor.transpose(0, 1)
     if tensor.dim() == 3 and tensor.shape[0] == n_batch:

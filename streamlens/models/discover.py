@@ -40,18 +40,18 @@ def find_wiring(model: nn.Module, *, stream: str | None = None) -> Wiring:
         WiringError: A step does not close; the message names the first one.
     """
     recording = record(model, probe_inputs(model))
-    stack = _choose(find_stacks(model, recording), stream)
-    return _Discovery(model=model, recording=recording, stack=stack).run()
+    stacks = find_stacks(model, recording)
+    name = "only" if not getattr(model.config, "is_encoder_decoder", False) else stream or "decoder"
+    return _Discovery(model=model, recording=recording, stack=_choose(stacks, name), stream=name).run()
 
 
-def _choose(stacks: Sequence[Stack], stream: str | None) -> Stack:
+def _choose(stacks: Sequence[Stack], stream: str) -> Stack:
+    """The stack that carries the stream: the first for an encoder, else the last."""
     if not stacks:
         raise WiringError(
             "No list of blocks is called with one stream of shape [batch, pos, d_model].",
             hint="streamlens explains models whose blocks hand one residual stream on.",
         )
-    if stream not in (None, "decoder", "encoder"):
-        raise WiringError(f'stream is "decoder" or "encoder"; got {stream!r}.')
     return stacks[0] if stream == "encoder" else stacks[-1]
 
 
@@ -62,6 +62,7 @@ class _Discovery:
     model: nn.Module
     recording: Recording
     stack: Stack
+    stream: str
     writes: list[Write] = field(default_factory=list)
     program: list[Step] = field(default_factory=list)
     norms: list[Norm] = field(default_factory=list)
@@ -94,6 +95,7 @@ class _Discovery:
         final_norm, normed = find_final_norm(self.modules, after, last.output)
         head, no_head = find_head(self.model, self.recording, after, normed, self.numbers)
         return Wiring(
+            stream=self.stream,
             blocks=self.stack.name,
             n_layers=len(blocks),
             d_model=last.output.shape[-1],

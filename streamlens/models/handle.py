@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from streamlens import __version__
 from streamlens.carries import FrozenNorm
-from streamlens.errors import ModelError
+from streamlens.errors import InputError, ModelError
 from streamlens.models import tokens
+from streamlens.models.discover import find_wiring
 from streamlens.models.norms import affine, bias_vector, frozen_scale, gain_vector, weight_matrix
 from streamlens.models.wiring import Head, Norm, Wiring
 
@@ -71,6 +72,24 @@ class ModelHandle:
     def dtype(self) -> torch.dtype:
         """The type of the parameters."""
         return next(self.model.parameters()).dtype
+
+    def wiring_of(self, stream: str | None) -> Wiring:
+        """The wiring of one stream: None for the default, "decoder" or "encoder" where a model has both.
+
+        Raises:
+            InputError: The model has no such stream.
+            WiringError: That stream could not be explained.
+        """
+        if stream in (None, self.wiring.stream):
+            return self.wiring
+        known = ("decoder", "encoder") if self.wiring.stream == "decoder" else (self.wiring.stream,)
+        if stream not in known:
+            raise InputError(f"{self.name} has the stream {' and '.join(known)}; got {stream!r}.")
+        return self._encoder_wiring
+
+    @cached_property
+    def _encoder_wiring(self) -> Wiring:
+        return find_wiring(self.model, stream="encoder")
 
     @cached_property
     def modules(self) -> Mapping[str, nn.Module]:

@@ -86,6 +86,7 @@ class Wiring:
     """What a model adds to its stream, in its own order, with the proof's figures.
 
     Attributes:
+        stream: "only" for a model with one stack; "decoder" or "encoder" for one with two.
         blocks: The module list whose items are called with the stream.
         n_layers: How many block calls there are.
         d_model: Width of the stream.
@@ -101,6 +102,7 @@ class Wiring:
         residual: The largest relative error of any step on the probe.
     """
 
+    stream: str
     blocks: str
     n_layers: int
     d_model: int

@@ -7,6 +7,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from streamlens import theme
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
-from streamlens.plots.selection import Selection, closing_line, pick, place, prompt_line, signed
+from streamlens.plots.selection import Selection, closing_line, pick, prompt_line, signed, tokens
 
 __all__ = ["contributions"]
 
@@ -57,19 +58,20 @@ def contributions(
     chosen = pick(frame, value="contribution", prompt_id=prompt_id, reader=reader)
     rows = chosen.at(position)
     bars = _largest(rows, top)
-    total = float(rows["contribution"].astype("float64").sum())
+    total = float(rows["contribution"].to_numpy(dtype="float64").sum())
+    place = tokens(rows)[0].place
     said = f"{signed(total)} {visible(chosen.unit)}".rstrip()
-    rule = f"The {top} largest of {len(rows)} parts" if top < len(rows) else f"All {len(rows)} parts"
+    rule = f"Largest {top} of {len(rows)} parts" if top < len(rows) else f"All {len(rows)} parts by size"
     figure = _waterfall(bars, total, _colours(palette))
     height = titled(
         figure,
-        f"{chosen.reads}{said} at {place(rows)}",
+        f"{chosen.reads}{said} at {place}",
         prompt_line(chosen),
-        f"{rule} by size; the bars sum to {_what_they_sum_to(rows, chosen.sum_error)}.",
+        f"{rule}; the bars sum to {_what_they_sum_to(rows, chosen.sum_error)}.",
         closing_line(chosen),
     )
     _lay_out(figure, bars, title_px=height, unit=visible(chosen.unit))
-    return styled(figure, dark, summary=_summary(bars, said, place(rows), chosen))
+    return styled(figure, dark, summary=_summary(bars, said, place, chosen))
 
 
 def _colours(palette: str) -> tuple[str, str]:
@@ -80,7 +82,7 @@ def _colours(palette: str) -> tuple[str, str]:
 
 def _what_they_sum_to(rows: pd.DataFrame, sum_error: float | None) -> str:
     """Whether the total may be called the model's own value: it was compared, and every part is there."""
-    parts = rows["component"]
+    parts: Any = rows["component"]
     missing = (
         len(set(parts.cat.categories) - set(parts)) if isinstance(parts.dtype, pd.CategoricalDtype) else 0
     )
@@ -91,7 +93,7 @@ def _what_they_sum_to(rows: pd.DataFrame, sum_error: float | None) -> str:
 
 def _largest(rows: pd.DataFrame, top: int) -> list[tuple[str, float]]:
     """The `top` parts by size, largest first, and what is left as one ``other (n)``."""
-    values = rows["contribution"].astype("float64").to_numpy()
+    values = rows["contribution"].to_numpy(dtype="float64")
     labels = [str(label) for label in rows["component"]]
     order = np.argsort(-np.abs(values), kind="stable")
     bars = [(labels[i], float(values[i])) for i in order[:top]]

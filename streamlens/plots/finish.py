@@ -22,7 +22,7 @@ _MONO_ADVANCE = 0.61  # width of a monospaced character over its size
 
 def titled(figure: go.Figure, heading: str, *lines: str) -> int:
     """Give the figure a title of plain text, a bold heading and smaller lines; its height in px."""
-    heads = _wrap(heading, LINE - 16)
+    heads = _wrap(heading, LINE - 12)
     rest = [part for line in lines if line for part in _wrap(line, LINE)]
     text = "<br>".join(f"<b>{plotly_escape(part)}</b>" for part in heads)
     for part in rest:
@@ -37,7 +37,7 @@ def titled(figure: go.Figure, heading: str, *lines: str) -> int:
             "yref": "container",
             "yanchor": "top",
             "pad": {"l": 10, "t": 20},
-            "font": {"size": 15},
+            "font": {"size": 14},
             "automargin": False,
         }
     )

@@ -5,13 +5,15 @@
 3. Colour runs with the position; a few tokens get a legend, many only their ends and the sinks.
 """
 
+from typing import Any
+
 import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
 from streamlens.display import plotly_escape
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
-from streamlens.plots.selection import axis_names, closing_line, components, pick, prompt_line, tokens
+from streamlens.plots.selection import Token, closing_line, components, pick, prompt_line, tokens
 
 __all__ = ["norm_growth"]
 
@@ -33,27 +35,26 @@ def norm_growth(frame: pd.DataFrame, *, prompt_id: int | None = None, dark: bool
     """
     chosen = pick(frame, value="stream_norm", prompt_id=prompt_id)
     # The row of roundings comes after the last sublayer and writes nothing.
-    rows = chosen.rows[chosen.rows["kind"].astype(str) != "rounding"]
+    rows = chosen.rows.loc[chosen.rows["kind"].astype(str) != "rounding"]
     steps, columns = components(rows), tokens(rows)
-    columns["label"] = axis_names(rows, width=14)
     figure = go.Figure()
-    for token, colour in zip(columns.itertuples(), theme.position_colours(len(columns)), strict=True):
-        line = rows[rows["position"] == token.position]
-        figure.add_scatter(**_line(line, steps, token, colour, last=token.Index == len(columns) - 1))
+    for token, colour in zip(columns, theme.position_colours(len(columns)), strict=True):
+        line = rows.loc[rows["position"] == token.position]
+        figure.add_scatter(**_line(line, steps, token, colour, last=token is columns[-1]))
     _thin_legend(figure, columns)
     height = titled(
         figure,
         "Norm of the residual stream after every sublayer",
         prompt_line(chosen),
         "One line per token, blue to orange by position, the last thicker"
-        + (", sinks dashed." if columns["sink"].any() else "."),
+        + (", sinks dashed." if any(token.sink for token in columns) else "."),
         closing_line(chosen),
     )
     _lay_out(figure, steps, title_px=height)
     return styled(figure, dark, summary=_summary(rows, steps, columns))
 
 
-def _line(rows: pd.DataFrame, steps: list[str], token, colour: str, *, last: bool) -> dict:
+def _line(rows: pd.DataFrame, steps: list[str], token: Token, colour: str, *, last: bool) -> dict:
     """One token's line. Its hover text is data, never part of the template: tokens may hold ``%{...}``."""
     at = {label: i for i, label in enumerate(steps)}
     labels = [str(label) for label in rows["component"]]
@@ -70,19 +71,17 @@ def _line(rows: pd.DataFrame, steps: list[str], token, colour: str, *, last: boo
             "color": colour,
             "symbol": "circle-open" if token.sink else "circle",
         },
-        "customdata": [
-            [plotly_escape(f"{token.name}, position {token.position}"), label] for label in labels
-        ],
+        "customdata": [[plotly_escape(token.place), label] for label in labels],
         "hovertemplate": "%{customdata[0]}<br>after %{customdata[1]}: %{y:,.4~g}<extra></extra>",
     }
 
 
-def _thin_legend(figure: go.Figure, columns: pd.DataFrame) -> None:
+def _thin_legend(figure: go.Figure, columns: list[Token]) -> None:
     """With many tokens the legend names the first, the last and the sinks."""
     if len(columns) <= _LEGEND:
         return
     for i, trace in enumerate(figure.data):
-        trace.showlegend = bool(i in (0, len(columns) - 1) or columns["sink"][i])
+        trace.showlegend = i in (0, len(columns) - 1) or columns[i].sink
 
 
 def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
@@ -128,11 +127,11 @@ def _ticks(steps: list[str]) -> list[tuple[int, str]]:
     return layers[:: -(-len(layers) // _TICKS)]
 
 
-def _summary(rows: pd.DataFrame, steps: list[str], columns: pd.DataFrame) -> str:
-    plain = set(columns.loc[~columns["sink"], "position"]) or set(columns["position"])
-    kept = rows[rows["position"].isin(plain)]
+def _summary(rows: pd.DataFrame, steps: list[str], columns: list[Token]) -> str:
+    plain = [token.position for token in columns if not token.sink] or [token.position for token in columns]
+    kept: Any = rows.loc[rows["position"].isin(plain)]
     norm = kept.groupby(kept["component"].astype(str))["stream_norm"].median()
-    sinks = int(columns["sink"].sum())
+    sinks = len(columns) - len(plain)
     aside = f" {sinks} sink{'s' if sinks > 1 else ''} (dashed) left out of the median." if sinks else ""
     return (
         f"The median norm over {len(plain)} tokens goes from {norm[steps[0]]:,.3g} after {steps[0]} to "

@@ -6,6 +6,8 @@
 3. The figure grows with its rows and columns: all labels are drawn, at any number, and a page lets it scroll.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,8 +17,7 @@ from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import SMALL, label_margin, styled, text_px, titled
 from streamlens.plots.selection import (
-    Selection,
-    axis_names,
+    Token,
     closing_line,
     components,
     pick,
@@ -29,7 +30,6 @@ __all__ = ["heatmap"]
 
 PERCENTILE = 98
 _ROW, _COLUMN = 15, 20  # px a cell
-_TOKEN_WIDTH = 14  # cells a token may take on the axis; the whole token is on hover
 _PAGE = 900  # px; a figure that needs more gets a width of its own
 _NARROW = 560  # px; few tokens need no more than this, and no more than 110 px each
 _TALL = 30  # rows from which the tokens are written above the cells too
@@ -40,6 +40,7 @@ _VALUES = {
     "share": "share of the final stream",
 }
 _HEADINGS = {
+    "contribution": "{reads}contribution of every part at every token",
     "norm": "Norm of every write at every token",
     "share": "Share of every part in the final stream, at every token",
 }
@@ -79,29 +80,30 @@ def heatmap(
         raise InputError(f"palette is one of {', '.join(theme.SIGN_COLOURS)}; got {palette!r}.")
     chosen = pick(frame, value=value, prompt_id=prompt_id, reader=reader)
     parts, columns, cells = _grid(chosen.rows, value)
-    limit = _limit(cells, columns["sink"].to_numpy())
+    sinks = np.array([token.sink for token in columns])
+    limit = _limit(cells, sinks)
     signs = value != "norm"
     quantity = _VALUES[value] + (
         f", {visible(chosen.unit)}" if value == "contribution" and chosen.unit else ""
     )
-    figure = go.Figure(_cells(cells, columns["name"], quantity))
+    figure = go.Figure(_cells(cells, columns, quantity))
     height = titled(
         figure,
-        f"{chosen.reads}contribution of every part at every token"
-        if value == "contribution"
-        else _HEADINGS[value],
+        _HEADINGS[value].format(reads=chosen.reads),
         prompt_line(chosen),
-        _clipped_line(cells, limit, signs=signs, sinks=bool(columns["sink"].any())),
+        _clipped_line(cells, limit, signs=signs, sinks=bool(sinks.any())),
         closing_line(chosen),
     )
-    names = axis_names(chosen.rows, width=_TOKEN_WIDTH)
+    names = [token.label for token in columns]
     _lay_out(figure, parts, names, title_px=height)
-    _mark_sinks(figure, columns["sink"])
+    _mark_sinks(figure, sinks)
     figure.update_layout(coloraxis=_colour_axis(limit, quantity, signs=signs, palette=palette))
     _place_bar(figure, title_px=height)
-    needs = figure.layout.margin.l + figure.layout.margin.r + _COLUMN * len(names)
-    figure.layout.width = needs if needs > _PAGE else None
-    summary = _summary(cells, parts, columns, quantity, chosen if value == "contribution" else None)
+    layout: Any = figure.layout
+    needs = layout.margin.l + layout.margin.r + _COLUMN * len(names)
+    layout.width = needs if needs > _PAGE else None
+    reads = chosen.reads if value == "contribution" else ""
+    summary = f"{reads}{quantity}, {_summary(cells, parts, columns, sinks)}"
     return styled(
         figure,
         dark,
@@ -112,11 +114,11 @@ def heatmap(
     )
 
 
-def _grid(rows: pd.DataFrame, value: str) -> tuple[list[str], pd.DataFrame, np.ndarray]:
+def _grid(rows: pd.DataFrame, value: str) -> tuple[list[str], list[Token], np.ndarray]:
     """Row labels, columns, and values [part, position]; NaN where the frame has no row."""
     parts, columns = components(rows), tokens(rows)
     row_of = {label: i for i, label in enumerate(parts)}
-    column_of = {position: i for i, position in enumerate(columns["position"])}
+    column_of = {token.position: i for i, token in enumerate(columns)}
     cells = np.full((len(parts), len(columns)), np.nan)
     at = [row_of[str(c)] for c in rows["component"]], [column_of[int(p)] for p in rows["position"]]
     cells[at] = rows[value].to_numpy(dtype="float64", na_value=np.nan)
@@ -131,8 +133,8 @@ def _limit(cells: np.ndarray, sink: np.ndarray) -> float:
     return limit or float(sizes.max(initial=0.0)) or 1.0
 
 
-def _cells(cells: np.ndarray, names: pd.Series, quantity: str) -> go.Heatmap:
-    shown = [plotly_escape(f"{name}, position {position}") for position, name in names.items()]
+def _cells(cells: np.ndarray, columns: list[Token], quantity: str) -> go.Heatmap:
+    shown = [plotly_escape(token.place) for token in columns]
     gap = 1 if cells.size <= 4000 else 0
     return go.Heatmap(
         z=cells,
@@ -197,8 +199,8 @@ def _lay_out(figure: go.Figure, parts: list[str], names: list[str], *, title_px:
         figure.update_layout(xaxis2={**across, "side": "top", "overlaying": "x", "matches": "x"})
 
 
-def _mark_sinks(figure: go.Figure, sink: pd.Series) -> None:
-    for column in np.flatnonzero(sink.to_numpy()):
+def _mark_sinks(figure: go.Figure, sink: np.ndarray) -> None:
+    for column in np.flatnonzero(sink):
         edges = {"x0": column - 0.5, "x1": column + 0.5, "y0": 0, "y1": 1, "yref": "paper"}
         figure.add_shape(type="rect", **edges, line={"color": theme.NEUTRAL, "width": 1.5, "dash": "dot"})
 
@@ -230,23 +232,18 @@ def _colour_axis(limit: float, quantity: str, *, signs: bool, palette: str) -> d
 
 def _place_bar(figure: go.Figure, *, title_px: int) -> None:
     """The bar hangs below the title, wherever the cells begin."""
-    margin = figure.layout.margin
-    inner = figure.layout.height - margin.t - margin.b
+    layout: Any = figure.layout
+    margin = layout.margin
+    inner = layout.height - margin.t - margin.b
     figure.update_layout(coloraxis={"colorbar": {"y": 1 + (margin.t - title_px) / inner, "yanchor": "top"}})
 
 
-def _summary(
-    cells: np.ndarray, parts: list[str], columns: pd.DataFrame, quantity: str, reads: Selection | None
-) -> str:
-    row, column = np.unravel_index(
-        np.nanargmax(np.abs(np.where(columns["sink"], np.nan, cells))), cells.shape
-    )
-    largest = f"{parts[row]} at {columns['name'][column]} (position {columns['position'][column]})"
-    sinks = [
-        f"{row.name} (position {row.position})" for row in columns[columns["sink"]].itertuples(index=False)
-    ]
-    marked = f" Sinks, marked: {', '.join(sinks)}." if sinks else ""
+def _summary(cells: np.ndarray, parts: list[str], columns: list[Token], sink: np.ndarray) -> str:
+    """The largest cell in words; sinks are named and, unless there is nothing else, do not compete."""
+    sizes = np.nan_to_num(np.abs(cells), nan=-1.0)
+    row, column = np.unravel_index(np.argmax(np.where(sink & ~sink.all(), -1.0, sizes)), cells.shape)
+    sinks = ", ".join(token.place for token, is_sink in zip(columns, sink, strict=True) if is_sink)
     return (
-        f"{reads.reads if reads else ''}{quantity}, {len(parts)} parts by {len(columns)} tokens. "
-        f"The largest in size is {largest}, {signed(cells[row, column])}.{marked}"
+        f"{len(parts)} parts by {len(columns)} tokens. The largest in size is {parts[row]} at "
+        f"{columns[column].place}, {signed(cells[row, column])}.{f' Sinks, marked: {sinks}.' if sinks else ''}"
     )

@@ -3,7 +3,7 @@
 1. `pick()` narrows a frame to one prompt and one reader and refuses to guess between several.
 2. `tokens()` and `components()` give the two axes: one entry per position, one per part, in stream order.
    Nothing is merged by its text, so a repeated token keeps its own column.
-3. `signed()`, `place()`, `prompt_line()` and `closing_line()` put values and names into plain words.
+3. `signed()`, `prompt_line()` and `closing_line()` put values and names into plain words.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,44 @@ import pandas as pd
 from streamlens.display import CUT, cells, display_token, visible
 from streamlens.errors import InputError
 
-__all__ = ["Selection", "closing_line", "components", "pick", "place", "prompt_line", "signed", "tokens"]
+__all__ = [
+    "Selection",
+    "Token",
+    "closing_line",
+    "components",
+    "pick",
+    "prompt_line",
+    "signed",
+    "tokens",
+]
 
+_FLAGS = ("special", "sink")
+_TOKEN = 14  # cells of a token on an axis; it is whole on hover
 _PROMPT = 150  # cells of the prompt that a title repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One column of a figure. `text` is raw; what the properties give is legible and not yet escaped."""
+
+    position: int
+    text: str
+    special: bool
+    sink: bool
+
+    def shown(self, width: int | None = None) -> str:
+        """``·bank``, cut to `width` cells."""
+        return display_token(self.text, special=self.special, width=width)
+
+    @property
+    def place(self) -> str:
+        """``·bank (position 9)``, the whole token."""
+        return f"{self.shown()} (position {self.position})"
+
+    @property
+    def label(self) -> str:
+        """``·bank 9`` for an axis or a legend: short, a sink marked, and unlike any other position's."""
+        return f"{self.shown(_TOKEN)}{' (sink)' if self.sink else ''} {self.position}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,7 +87,7 @@ class Selection:
                 f"position must be one this frame holds, {known[0]} to {known[-1]}; got {position}.",
                 hint="Take one of those, or decompose again with that position.",
             )
-        return self.rows[self.rows["position"] == wanted]
+        return self.rows.loc[self.rows["position"] == wanted]
 
 
 def pick(
@@ -74,14 +109,14 @@ def pick(
             f"this figure draws the column {value!r}; the frame has {', '.join(map(str, frame.columns))}.",
             hint="Contributions come from a readout's frame, norms and shares from a ledger's.",
         )
-    rows, prompt_id = _narrow(frame, "prompt_id", prompt_id)
+    rows, number = _narrow(frame, "prompt_id", prompt_id)
     unit = frame.attrs.get("unit")
     if "reader" in rows.columns:
         rows, reader = _narrow(rows, "reader", reader)
         unit = rows["unit"].iloc[0] if "unit" in rows.columns else unit
     return Selection(
         rows=rows.sort_values(["position", "order"], kind="stable"),
-        prompt=_prompt(frame.attrs.get("prompts"), int(prompt_id), rows),
+        prompt=_prompt(frame.attrs.get("prompts"), int(number), rows),
         reader=str(reader or frame.attrs.get("reader") or ""),
         unit=str(unit or ""),
         model=str(frame.attrs.get("model") or ""),
@@ -100,7 +135,7 @@ def _narrow(frame: pd.DataFrame, column: str, wanted: Any) -> tuple[pd.DataFrame
     if wanted is None and len(held) == 1:
         wanted = held[0]
     if wanted in held:
-        return frame[frame[column] == wanted], wanted
+        return frame.loc[frame[column] == wanted], wanted
     shown = ", ".join(repr(item if isinstance(item, str) else int(item)) for item in held[:8])
     more = f" and {len(held) - 8} more" if len(held) > 8 else ""
     got = "none was named" if wanted is None else f"got {wanted!r}"
@@ -113,60 +148,33 @@ def _narrow(frame: pd.DataFrame, column: str, wanted: Any) -> tuple[pd.DataFrame
 def _prompt(prompts: Any, prompt_id: int, rows: pd.DataFrame) -> str:
     if isinstance(prompts, list | tuple) and 0 <= prompt_id < len(prompts):
         return str(prompts[prompt_id])
-    return "".join(map(str, tokens(rows)["token"]))
+    return "".join(token.text for token in tokens(rows))
 
 
-def tokens(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per position, in order, indexed 0..n-1: `position`, `token` (raw), `name` (legible), `sink`."""
-    table = rows.drop_duplicates("position").sort_values("position").reset_index(drop=True)
-    sink = table["sink"].fillna(False).astype(bool) if "sink" in table else [False] * len(table)
-    return pd.DataFrame(
-        {
-            "position": table["position"].astype(int),
-            "token": [str(token) for token in table["token"]],
-            "name": [_name(row) for row in table.itertuples()],
-            "sink": sink,
-        }
-    )
-
-
-def _name(row: Any, *, width: int | None = None) -> str:
-    special = getattr(row, "special", False)
-    return display_token(str(row.token), special=special is not pd.NA and bool(special), width=width)
-
-
-def axis_names(rows: pd.DataFrame, *, width: int) -> list[str]:
-    """Tick labels for `tokens()`: the token, cut to `width` cells, whether it is a sink, its position."""
-    table = rows.drop_duplicates("position").sort_values("position")
-    marks = [" (sink)" if sink else "" for sink in tokens(rows)["sink"]]
+def tokens(rows: pd.DataFrame) -> list[Token]:
+    """The columns of a figure: one token per position, in order."""
+    table: Any = rows.drop_duplicates("position").sort_values("position")
+    flags = {name: table[name].fillna(False) if name in table else [False] * len(table) for name in _FLAGS}
     return [
-        f"{_name(row, width=width)}{mark} {int(row.position)}"
-        for row, mark in zip(table.itertuples(), marks, strict=True)
+        Token(position=int(position), text=str(text), special=bool(special), sink=bool(sink))
+        for position, text, special, sink in zip(
+            table["position"], table["token"], flags["special"], flags["sink"], strict=True
+        )
     ]
 
 
 def components(rows: pd.DataFrame) -> list[str]:
     """The labels of the parts in stream order, one each."""
-    table = rows[["component", "order"]].drop_duplicates("component").sort_values("order", kind="stable")
+    table: Any = rows.drop_duplicates("component").sort_values("order", kind="stable")
     return [str(label) for label in table["component"]]
-
-
-def place(rows: pd.DataFrame) -> str:
-    """``·bank (position 9)`` for the rows of one position."""
-    return f"{_name(next(rows.itertuples()))} (position {int(rows['position'].iloc[0])})"
 
 
 def signed(value: float) -> str:
     """A number with its sign, three decimals where that says enough: ``+3.742``, ``−0.510``, ``+1.2e-05``."""
     size = abs(value)
-    text = (
-        f"{value:+,.0f}"
-        if size >= 1000
-        else f"{value:+.3f}"
-        if size >= 0.001 or size == 0
-        else f"{value:+.1e}"
-    )
-    return text.replace("-", "−", 1) if text.startswith("-") else text
+    form = "+,.0f" if size >= 1000 else "+.3f" if size >= 0.001 or size == 0 else "+.1e"
+    text = f"{value:{form}}"
+    return f"−{text[1:]}" if text.startswith("-") else text
 
 
 def prompt_line(selection: Selection) -> str:
@@ -178,7 +186,6 @@ def prompt_line(selection: Selection) -> str:
 
 def closing_line(selection: Selection) -> str:
     """How well the writes add up, and the model's name; plain text, empty where the frame says neither."""
-    closes = (
-        "" if selection.closure is None else f"Writes sum to the stream within {selection.closure:.1e} of it"
-    )
+    size = selection.closure
+    closes = "" if size is None else f"Writes sum to the stream within {size:.1e} of it"
     return " · ".join(part for part in (closes, visible(selection.model)) if part)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -105,7 +106,8 @@ def _text(text: object) -> str:
 
 
 def _section(section: Section, number: int) -> str:
-    meta = section.figure.layout.meta or {}
+    layout: Any = section.figure.layout
+    meta = layout.meta or {}
     summary = section.summary or meta.get("summary", "") or section.caption
     sizes = (("--needs", "min_width"), ("--enough", "max_width"))
     style = "; ".join(f"{name}: {int(meta[key])}px" for name, key in sizes if key in meta)
@@ -153,7 +155,7 @@ def _value(value: object) -> str:
 
 def _bare(figure: go.Figure) -> dict:
     """The figure as plain data without what the page decides: template and width."""
-    plain = json.loads(figure.to_json(engine="json"))
+    plain = json.loads(str(figure.to_json(engine="json")))
     for name in ("template", "width"):
         plain["layout"].pop(name, None)
     return {"data": plain["data"], "layout": plain["layout"]}
@@ -165,7 +167,7 @@ def _json(data: object) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return resources.files("streamlens.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(*scripts: str) -> str:

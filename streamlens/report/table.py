@@ -7,6 +7,7 @@
 import html
 import json
 from collections.abc import Hashable
+from typing import Any
 
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
@@ -16,17 +17,16 @@ from streamlens.display import html_token, visible
 __all__ = ["as_csv", "as_json", "table_html"]
 
 
-def _is_number(column: pd.Series) -> bool:
+def _is_number(column: Any) -> bool:
     return (is_float_dtype(column) or is_integer_dtype(column)) and not is_bool_dtype(column)
 
 
-def _cell(value: object, *, name: Hashable) -> str:
+def _cell(value: Any, *, name: Hashable) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, str):
         return html_token(value) if name == "token" else html.escape(visible(value), quote=False)
-    if hasattr(value, "item"):
-        value = value.item()
+    value = value.item() if hasattr(value, "item") else value
     return html.escape(_digits(value) if isinstance(value, float) else visible(str(value)), quote=False)
 
 
