@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -99,7 +99,7 @@ class Ledger:
         error = self.rounding.norm(dim=-1) / self.stream.double().norm(dim=-1).clamp_min(1e-300)
         return error.masked_fill(~self.mask, 0.0)
 
-    def at(self, label: str | Site) -> Self:
+    def at(self, label: str | Site) -> "Ledger":
         """The ledger of the stream right after one write: its own rows, its own sum, its own rounding.
 
         In a post-norm model the norm that follows the write belongs to it. In a parallel block there is no

@@ -10,12 +10,22 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Self
 
 from streamlens.errors import InputError
 
 #: the kinds a wiring can name; `branch` is a write that no name or config explains
-KINDS = ("embed", "pos_embed", "type_embed", "attn", "cross_attn", "mixer", "mlp", "branch")
+KINDS = (
+    "embed",
+    "pos_embed",
+    "type_embed",
+    "attn",
+    "cross_attn",
+    "mixer",
+    "mlp",
+    "per_layer_input",
+    "adapter",
+    "branch",
+)
 #: rows that are no module's write: what a ledger or a readout adds so that its sum is exact
 ROWS = ("rounding", "final_norm.bias", "unembed.bias", "softcap")
 
@@ -65,7 +75,7 @@ class Site:
         return f"{name}.{self.part}" if self.part else name
 
     @property
-    def sublayer(self) -> Self:
+    def sublayer(self) -> "Site":
         """The whole write that this row is a part of."""
         return replace(self, head=None, neuron=None, source=None, part="")
 
@@ -73,7 +83,7 @@ class Site:
         return self.label
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str) -> "Site":
         """Reads a label (`L9.attn`, `L9H2`) or a transformer-lens spelling (`9_attn_out`, `hook_embed`).
 
         Raises:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from streamlens.axes import TokenMask
-from streamlens.carries import FrozenNorm, Renorm, walk
+from streamlens.carries import Renorm, walk
 from streamlens.errors import ClosureError, InputError
 from streamlens.hooks.forward import Batch, prepare
 from streamlens.hooks.scope import HookScope, quiet_eval
@@ -100,23 +100,37 @@ def batch_for(
     ids = _decoder_start(model, len(encoded.ids)) if ids is None else ids
     target = encode(model.tokenizer, ids, attention_mask=mask)
     if len(target.ids) != len(encoded.ids):
-        raise InputError(f"decoder_input_ids has a row per prompt; got {len(target.ids)} for {len(encoded.ids)}.")
+        raise InputError(
+            f"decoder_input_ids has a row per prompt; got {len(target.ids)} for {len(encoded.ids)}."
+        )
     names = ("decoder_input_ids", "decoder_attention_mask")
     kept = _kept(model, target, positions)
-    return prepare(model.model, target.ids, target.mask, kept=kept, device=model.device, extra=extra, names=names)
+    return prepare(
+        model.model, target.ids, target.mask, kept=kept, device=model.device, extra=extra, names=names
+    )
 
 
 def _decoder_start(model: ModelHandle, rows: int) -> Tensor:
     config: Any = model.model.config
     start = next(
-        (i for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id") if (i := getattr(config, name, None)) is not None),
+        (
+            i
+            for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+            if (i := getattr(config, name, None)) is not None
+        ),
         0,
     )
     return torch.full((rows, 1), start)
 
 
 def capture(
-    model: ModelHandle, wiring: Wiring, batch: Batch, *, prompts: tuple[str, ...], keep_logits: bool, provenance: Mapping[str, Any]
+    model: ModelHandle,
+    wiring: Wiring,
+    batch: Batch,
+    *,
+    prompts: tuple[str, ...],
+    keep_logits: bool,
+    provenance: Mapping[str, Any],
 ) -> Ledger:
     """One forward over a prepared batch, as a Ledger. See `decompose`."""
     seen = _Seen(wiring)
@@ -125,7 +139,7 @@ def capture(
         output = model.model(**batch.inputs)
         stream = batch.keep(seen.stream)
         norms = tuple(model.frozen_norm(norm, seen.arrivals[n]) for n, norm in enumerate(wiring.norms))
-        added = seen.added(norms)
+        added = seen.added(model)
         logits = getattr(output, "logits", None)
         ledger = Ledger(
             sites=wiring.sites,
@@ -175,12 +189,12 @@ class _Seen:
         if self.wiring.final_norm is not None:
             yield Listener(self.wiring.final_norm.tap, partial(setattr, self, "normed"))
 
-    def added(self, norms: Sequence[FrozenNorm]) -> Tensor:
-        """All rows, the norms' constants included."""
+    def added(self, model: ModelHandle) -> Tensor:
+        """All rows, the constants included."""
         assert self.buffer is not None
         for row, write in enumerate(self.wiring.writes):
-            if write.norm is not None:
-                self.buffer[row] = norms[write.norm].bias
+            if write.constant:
+                self.buffer[row] = model.parameter(write.constant) * write.scale
         return self.buffer
 
     def _keep_write(self, row: int, scale: float, tensor: Tensor) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from streamlens.axes import TokenIds, TokenMask
@@ -41,7 +41,7 @@ class Batch:
     mask: TokenMask
     ids: TokenIds
     whole: bool
-    run_mask: TokenMask
+    run_mask: Bool[Tensor, "batch run"]
 
     def keep(self, tensor: Tensor) -> Tensor:
         """The kept positions of a tensor [batch, pos, ...] of this run."""

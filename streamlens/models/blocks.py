@@ -56,6 +56,20 @@ def find_stacks(model: nn.Module, recording: Recording) -> list[Stack]:
     return sorted(outer, key=lambda s: s.blocks[0].event.start)
 
 
+def parallel_streams(model: nn.Module, recording: Recording) -> str:
+    """The shape of several streams handed from block to block (hyper-connections, AltUp); "" for one stream."""
+    shapes = [
+        tuple(e.output.shape)
+        for e in recording.events
+        if e.output is not None
+        and e.output.dim() == 4
+        and e.module.rsplit(".", 1)[-1].isdigit()
+        and any(t.shape == e.output.shape for t in e.inputs[:1])
+        and _has_matrix(model.get_submodule(e.module))
+    ]
+    return f"[{', '.join(map(str, shapes[0]))}]" if len(shapes) > 1 else ""
+
+
 def _inside(stack: Stack, other: Stack) -> bool:
     return stack is not other and any(stack.blocks[0].event.within(b.event) for b in other.blocks)
 

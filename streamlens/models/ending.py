@@ -21,17 +21,21 @@ from streamlens.models.wiring import Head, Norm, Tap
 
 def find_final_norm(
     modules: Mapping[str, nn.Module], after: Sequence[Event], stream: Tensor
-) -> tuple[Norm | None, Tensor]:
-    """The norm that reads the final stream, and its output; None and the stream itself if there is none."""
+) -> tuple[float, Norm | None, Tensor]:
+    """The norm that reads the final stream, and its output; None and the stream itself if there is none.
+
+    Returns:
+        What the last block's output is multiplied by on the way there (1.0 in nearly all models), the norm,
+        and the normed stream.
+    """
     for event in sorted(after, key=lambda e: e.start):
-        if event.output is None or not event.inputs or not torch.equal(event.inputs[0], stream):
+        if event.output is None or not event.inputs or (factor := _ratio(event.inputs[0], stream)) is None:
             continue
-        norm = identify_norm(
-            modules[event.module], Tap(module=event.module, call=event.call), stream, event.output
-        )
+        tap = Tap(module=event.module, call=event.call)
+        norm = identify_norm(modules[event.module], tap, event.inputs[0], event.output)
         if norm is not None:
-            return norm, event.output
-    return None, stream
+            return snap(factor, (), LOOSE[stream.dtype])[0], norm, event.output
+    return 1.0, None, stream
 
 
 def find_head(
@@ -69,7 +73,7 @@ def find_head(
         projections.insert(0, step.module)
         inner = step.inputs[0]
     (scale, *_) = snap(scale, numbers, LOOSE[normed.dtype])
-    found = _after_unembedding(model, event.output, logits, numbers)
+    found = _after_unembedding(model, event.output[..., : logits.shape[-1]], logits, numbers)
     if found is None:
         return None, "The logits are not a scale, a bias or a softcap away from the unembedding's output."
     after_scale, softcap, bias = found
@@ -84,10 +88,21 @@ def find_head(
     return head, ""
 
 
+def _covers(output: Tensor, logits: Tensor) -> bool:
+    """Whether an output has the logits' shape, or a padded vocabulary that the model cuts off."""
+    return output.shape[:-1] == logits.shape[:-1] and output.shape[-1] >= logits.shape[-1]
+
+
 def _affine(module: nn.Module, event: Event) -> bool:
     """Whether this call was `W x + b` with the module's own weight."""
     weight: Any = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or not event.inputs or event.output is None:
+    if (
+        not isinstance(weight, Tensor)
+        or weight.dim() != 2
+        or not weight.is_floating_point()
+        or not event.inputs
+        or event.output is None
+    ):
         return False
     matrix = weight_matrix(module)
     if matrix.shape[-1] != event.inputs[0].shape[-1] or matrix.shape[0] != event.output.shape[-1]:

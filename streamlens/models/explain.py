@@ -54,7 +54,12 @@ class Explanation:
 
 
 def explain(
-    target: Tensor, bases: Sequence[Tensor], outputs: Sequence[Tensor], *, numbers: Sequence[float] = ()
+    target: Tensor,
+    bases: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    *,
+    numbers: Sequence[float] = (),
+    max_terms: int = MAX_TERMS,
 ) -> Explanation | None:
     """The fewest outputs that, added to one of the bases, give the target; None if nothing fits.
 
@@ -63,14 +68,15 @@ def explain(
         bases: What it may start from, in order of preference; empty if it starts from nothing.
         outputs: What may have been added, all of the target's shape.
         numbers: Constants that coefficients may be snapped to.
+        max_terms: How many outputs may be added.
 
-    Cost: O((outputs)^terms) tiny solves, for at most `MAX_TERMS` terms.
+    Cost: O((outputs)^terms) tiny solves, for at most `max_terms` terms.
     """
     dtype = target.dtype
     columns = torch.stack([t.double().flatten() for t in [*bases, *outputs, target]])
     gram = columns @ columns.T
     inexact: Explanation | None = None
-    for terms in range(0 if bases else 1, MAX_TERMS + 1):
+    for terms in range(0 if bases else 1, max_terms + 1):
         if math.comb(len(outputs), terms) > 200_000:
             break
         for fit in _fits(gram, len(bases), terms, LOOSE[dtype]):

@@ -163,7 +163,7 @@ class ModelHandle:
             matrix = matrix @ weight_matrix(inner).double()
         bias = bias * head.scale
         if head.bias:
-            bias = bias + self._parameter(head.bias).flatten()[rows].double()
+            bias = bias + self.parameter(head.bias).flatten()[rows].double()
         return Unembedding(matrix=matrix * (head.scale * head.input_scale), bias=bias, softcap=head.softcap)
 
     def logits_at(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos vocab"]:
@@ -186,7 +186,7 @@ class ModelHandle:
             hidden = affine(self.modules[name], hidden)
         logits = hidden * head.scale
         if head.bias:
-            logits = logits + self._parameter(head.bias).flatten().to(dtype)
+            logits = logits + self.parameter(head.bias).flatten().to(dtype)
         return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
 
     def _head(self) -> Head:
@@ -197,8 +197,10 @@ class ModelHandle:
             )
         return self.wiring.head
 
-    def _parameter(self, name: str) -> Tensor:
-        return dict([*self.model.named_parameters(), *self.model.named_buffers()])[name].detach()
+    def parameter(self, name: str) -> Tensor:
+        """A parameter or buffer by its dotted name, detached."""
+        module, _, own = name.rpartition(".")
+        return getattr(self.modules[module], own).detach()
 
     def bridge(self) -> Any:
         """A transformer-lens `TransformerBridge` over the same weights.
@@ -212,7 +214,9 @@ class ModelHandle:
         try:
             from transformer_lens.model_bridge import TransformerBridge
         except ImportError as error:
-            raise ModelError("transformer-lens is not installed.", hint="pip install transformer-lens") from error
+            raise ModelError(
+                "transformer-lens is not installed.", hint="pip install transformer-lens"
+            ) from error
         shared = {id(t): t for t in [*self.model.parameters(), *self.model.buffers()]}
         twin = copy.deepcopy(self.model, shared)
         try:
@@ -222,4 +226,6 @@ class ModelHandle:
 
     def __repr__(self) -> str:
         w = self.wiring
-        return f"ModelHandle({self.name}: {w.n_layers} layers, d_model {w.d_model}, {self.dtype}, {self.device})"
+        return (
+            f"ModelHandle({self.name}: {w.n_layers} layers, d_model {w.d_model}, {self.dtype}, {self.device})"
+        )

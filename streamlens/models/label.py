@@ -7,6 +7,7 @@
 3. The second write of one kind in one block gets a number: `L3.mlp_2`.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,15 +18,19 @@ from torch import nn
 from streamlens.hooks.record import Event
 from streamlens.sites import Site
 
-# first match wins; searched in class names and module names written as _snake_case_words_
+# first match wins; searched in names written as _snake_case_words_
 _KINDS = (
     ("cross_attn", r"cross_att|encdec_att|enc_dec_att|encoder_att|crossatt"),
+    ("mixer", r"mamba|_ssm|mixer|recurrent|rwkv|short_conv|linear_att|delta|time_mix|_m?lstm|fourier|_fnet"),
+    ("per_layer_input", r"per_layer|_ple_"),
+    ("adapter", r"adapter"),
     (
-        "mixer",
-        r"mamba|_ssm|mixer|recurrent|rwkv|_conv|short_conv|linear_att|delta|time_mix|lstm|fourier|_fnet",
+        "mlp",
+        r"mlp|ffn|feed_?forward|_moe_|expert|_fc\d?_|dense_4h|channel_mix|_ff_|_ffw|intermediate|_lin2_"
+        r"|dense_relu_dense|dense_gated|dense_act",
     ),
-    ("mlp", r"mlp|ffn|feed_?forward|_moe|expert|_fc\d?_|dense_4h|channel_mix|_ff_|_ffw|intermediate|_lin2_"),
     ("attn", r"attn|atten|_att_|_mla_"),
+    ("mixer", r"conv"),
 )
 _EMBEDDINGS = (
     ("pos_embed", r"_pos|_wpe_"),
@@ -37,9 +42,11 @@ _EMBEDDINGS = (
 class Labels:
     """Hands out sites, each once."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], events: Sequence[Event]) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], events: Sequence[Event], block: nn.Module) -> None:
         self._modules = modules
         self._events = events
+        # Qwen2MoeAttention is no mixture of experts: the family's name says nothing about a part
+        self._family = os.path.commonprefix([type(modules[""]).__name__, type(block).__name__])
         self._used: set[Site] = set()
 
     def site(self, event: Event | None, *, layer: int | None) -> Site:
@@ -47,18 +54,22 @@ class Labels:
         if event is None:
             kind = "embed"
         elif layer is None:
-            kind = _kind(_EMBEDDINGS, [event.module.rsplit(".", 1)[-1]]) or "embed"
+            kind = _kind(_EMBEDDINGS, event.module.rsplit(".", 1)[-1]) or "embed"
         else:
             kind = self._branch_kind(event) or "branch"
         return self._fresh(Site(kind=kind, layer=layer))
 
     def is_token_embedding(self, event: Event) -> bool:
         """Whether a call before block 0 looks like the token embedding (so that its row comes first)."""
-        return _kind(_EMBEDDINGS, [event.module.rsplit(".", 1)[-1]]) == "embed"
+        return _kind(_EMBEDDINGS, event.module.rsplit(".", 1)[-1]) == "embed"
 
-    def norm_bias(self, site: Site) -> Site:
-        """The bias row of the norm that the stream goes through after the write at `site`."""
-        return self._fresh(replace(site, part="norm.bias"))
+    def bias(self, site: Site, part: str) -> Site:
+        """A constant row after the write at `site`: "bias", or "norm.bias" of the norm that follows it."""
+        return self._fresh(replace(site, part=part))
+
+    def release(self, site: Site) -> None:
+        """Takes a site back that was handed out for an explanation that came to nothing."""
+        self._used.discard(site)
 
     def _fresh(self, site: Site) -> Site:
         while site in self._used:
@@ -85,21 +96,20 @@ class Labels:
 
     def _named(self, event: Event) -> str | None:
         parts = event.module.split(".")
-        # the nearest name to the call decides; the class name speaks before the attribute name
         for cut in range(len(parts), max(len(parts) - 3, 0), -1):
-            module = self._modules[".".join(parts[:cut])]
             if parts[cut - 1].isdigit():
                 break
-            if kind := _kind(_KINDS, [type(module).__name__, parts[cut - 1]]):
+            whole = type(self._modules[".".join(parts[:cut])]).__name__
+            by_class = _kind(_KINDS, whole.removeprefix(self._family))
+            kind = _kind(_KINDS, parts[cut - 1]) or by_class
+            # recurrent and linear mixers are often called self_attn
+            if kind == "attn" and (by_class == "mixer" or "rwkv" in whole.lower()):
+                return "mixer"
+            if kind:
                 return kind
         return None
 
 
-def _kind(table: Sequence[tuple[str, str]], words: Sequence[str]) -> str | None:
-    snake = [
-        f"_{re.sub('(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])', '_', word).lower()}_" for word in words
-    ]
-    for kind, pattern in table:
-        if any(re.search(pattern, word) for word in snake):
-            return kind
-    return None
+def _kind(table: Sequence[tuple[str, str]], word: str) -> str | None:
+    snake = re.sub("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
+    return next((kind for kind, pattern in table if re.search(pattern, f"_{snake}_")), None)

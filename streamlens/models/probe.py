@@ -10,20 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from streamlens.errors import WiringError
+
 BATCH, LENGTH, DECODER_LENGTH = 2, 7, 5
 
 
 def probe_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
     """Keyword arguments for one small forward of a Hugging Face text model: random tokens, no padding."""
     config: Any = model.config
-    embedding: Any = model.get_input_embeddings()
-    vocab = min(embedding.num_embeddings, getattr(config.get_text_config(), "vocab_size", None) or 10**9)
+    try:
+        embedding: Any = model.get_input_embeddings()
+        rows, device = embedding.weight.shape[0], embedding.weight.device
+    except (NotImplementedError, AttributeError) as error:
+        raise WiringError("The model names no table of token embeddings (get_input_embeddings).") from error
+    vocab = min(rows, getattr(config.get_text_config(), "vocab_size", None) or rows)
     generator = torch.Generator().manual_seed(seed)
     special = {
         i for i in (getattr(config.get_text_config(), "pad_token_id", None), 0, 1, 2, 3) if isinstance(i, int)
     }
     allowed = torch.tensor([i for i in range(vocab) if i not in special] or list(range(vocab)))
-    device = embedding.weight.device
 
     def tokens(length: int) -> Tensor:
         return allowed[torch.randint(len(allowed), (BATCH, length), generator=generator)].to(device)
@@ -50,7 +55,7 @@ def known_numbers(model: nn.Module) -> list[float]:
     return list(dict.fromkeys([*found, *rounded]))
 
 
-def _numbers(config: Mapping[str, Any]) -> Iterator[float]:
+def _numbers(config: Mapping[Any, Any]) -> Iterator[float]:
     for value in config.values():
         if isinstance(value, Mapping):
             yield from _numbers(value)

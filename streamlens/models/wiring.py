@@ -43,21 +43,19 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """One addition to the stream: `scale` times what `tap` gives; `norm` is set for a norm's bias row.
+    """One addition to the stream: `scale` times what `tap` gives, or a parameter that is the same everywhere.
 
     Attributes:
         site: Its label.
-        tap: Where it is read; None for a norm's bias, which is a constant.
+        tap: Where it is read; None for a constant.
         scale: The residual multiplier, 1.0 for most models.
-        norm: For a norm's bias: the number of the norm it belongs to.
-        reads: The stream this branch reads, counted in program steps; None where that was not seen.
+        constant: The dotted name of the parameter that is added (a post-norm's bias); "" for a tapped write.
     """
 
     site: Site
     tap: Tap | None
     scale: float = 1.0
-    norm: int | None = None
-    reads: int | None = None
+    constant: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -245,5 +245,5 @@ def _summary(cells: np.ndarray, parts: list[str], columns: list[Token], sink: np
     sinks = ", ".join(token.place for token, is_sink in zip(columns, sink, strict=True) if is_sink)
     return (
         f"{len(parts)} parts by {len(columns)} tokens. The largest in size is {parts[row]} at "
-        f"{columns[column].place}, {signed(cells[row, column])}.{f' Sinks, marked: {sinks}.' if sinks else ''}"
-    )
+        f"{columns[column].place}, {signed(cells[row, column])}."
+    ) + (f" Sinks, marked: {sinks}." if sinks else "")

@@ -10,7 +10,7 @@ the two can differ from a top token at 0.002 % to one at 99.997 %.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@runtime_checkable
 class Unembeds(Protocol):
     """What the lens needs of a model."""
 

@@ -8,7 +8,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from torch import Tensor
 from streamlens.errors import InputError
 
 
+@runtime_checkable
 class LinearHead(Protocol):
     """Rows of the map from the normed stream to raw logits, every scale applied."""
 
@@ -28,6 +29,7 @@ class LinearHead(Protocol):
     def softcap(self) -> float | None: ...
 
 
+@runtime_checkable
 class Readable(Protocol):
     """What a reader needs of a model: token ids and the rows of its unembedding."""
 
@@ -78,7 +80,7 @@ class Reader:
     vocabulary: Vocabulary | None = None
 
     @classmethod
-    def logits(cls, model: Readable, tokens: Sequence[str | int]) -> Self:
+    def logits(cls, model: Readable, tokens: Sequence[str | int]) -> "Reader":
         """One row per token: its logit.
 
         Args:
@@ -94,7 +96,7 @@ class Reader:
         return cls._of_tokens(model, ids, torch.eye(len(ids), dtype=torch.float64), names, ", ".join(names))
 
     @classmethod
-    def logit_diff(cls, model: Readable, token: str | int, against: str | int) -> Self:
+    def logit_diff(cls, model: Readable, token: str | int, against: str | int) -> "Reader":
         """One row: logit(token) - logit(against), in logits. Positive favours `token`.
 
         Raises:
@@ -116,7 +118,7 @@ class Reader:
         name: str = "direction",
         unit: str = "units along the direction",
         norm: Literal["final", "none"] = "none",
-    ) -> Self:
+    ) -> "Reader":
         """One row: the component of the stream along a vector (not normalised here).
 
         Raises:
@@ -133,7 +135,7 @@ class Reader:
     @classmethod
     def _of_tokens(
         cls, model: Readable, ids: Sequence[int], mix: Tensor, rows: tuple[str, ...], name: str
-    ) -> Self:
+    ) -> "Reader":
         head = model.unembedding(ids)
         matrix, bias = head.matrix.cpu(), head.bias.cpu()
         vocabulary = Vocabulary(ids=tuple(ids), mix=mix, matrix=matrix, bias=bias, softcap=head.softcap)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
 
@@ -26,7 +27,8 @@ def _cell(value: Any, *, name: Hashable) -> str:
         return ""
     if isinstance(value, str):
         return html_token(value) if name == "token" else html.escape(visible(value), quote=False)
-    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, np.generic):
+        value = value.item()
     return html.escape(_digits(value) if isinstance(value, float) else visible(str(value)), quote=False)
 
 
