@@ -12,7 +12,7 @@ A Ledger runs no model and holds none.
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,10 @@ class Ledger:
         mask: False where a position is padding; its numbers mean nothing and no frame shows them.
         indices: The position of each kept token within its own prompt; -1 at padding.
         sinks: Tokens whose final stream is more than `SINK_RATIO` times their prompt's median norm.
+        split_error: For each write that was split into heads, neurons or sources: the largest relative
+            difference between the write and the sum of its parts, over the kept positions.
+        attention: At source level, the attention probability from each kept token to each row's source token,
+            [write, batch, pos]; NaN for the other rows. None at other levels.
         final_norm: The final norm frozen at this pass; None if the model has none.
         normed: The final norm's real output; None where the ledger is cut off before the end.
         logits: The model's own logits at the kept positions; None if there are none or they were not kept.
@@ -72,6 +76,8 @@ class Ledger:
     mask: TokenMask
     indices: TokenIds
     sinks: TokenMask
+    split_error: Mapping[str, float] = field(default_factory=dict)
+    attention: Float[Tensor, "write batch pos"] | None = None
     final_norm: FrozenNorm | None = None
     normed: Stream | None = None
     logits: Float[Tensor, "batch pos vocab"] | None = None
@@ -108,7 +114,7 @@ class Ledger:
         Raises:
             InputError: No write of that name.
         """
-        row = self.sites.index(find(label, self.sites))
+        row = self._row(label)
         stop = next(n for n, step in enumerate(self.program) if row in rows_of(step))
         step = self.program[stop]
         kept: list[Step] = list(self.program[: stop + 1])
@@ -126,6 +132,7 @@ class Ledger:
         return replace(
             self,
             sites=self.sites[:count],
+            attention=None if self.attention is None else self.attention[:count],
             added=added,
             program=program,
             states=states,
@@ -133,6 +140,13 @@ class Ledger:
             normed=None,
             logits=None,
         )
+
+    def _row(self, label: str | Site) -> int:
+        """The last row of a write: its own, or the last of its parts where it has been split."""
+        wholes = [site.sublayer if site.part != "norm.bias" else site for site in self.sites]
+        named = find(label, dict.fromkeys([*self.sites, *wholes]))
+        rows = [n for n, site in enumerate(self.sites) if site == named]
+        return rows[0] if rows else max(n for n, site in enumerate(wholes) if site == named)
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per (prompt, position, write); see `streamlens.frames.writes_frame` for the columns."""

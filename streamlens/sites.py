@@ -30,9 +30,12 @@ KINDS = (
 ROWS = ("rounding", "final_norm.bias", "unembed.bias", "softcap")
 
 _LABEL = re.compile(
-    r"(?:L(?P<layer>\d+)\.)?(?P<kind>[a-z_]+?)(?:_(?P<index>\d+))?(?P<part>\.norm\.bias|\.bias)?$"
+    r"(?:L(?P<layer>\d+)\.)?(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d*))?(?P<part>\.norm\.bias|\.bias|\.other)?$"
 )
-_FINE = re.compile(r"L(?P<layer>\d+)(?P<axis>[HN])(?P<number>\d+)(?:<(?P<source>\d+))?$")
+_FINE = re.compile(
+    r"L(?P<layer>\d+)(?:\.(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d*))?\.)?(?P<axis>[HNE])(?P<number>\d+)(?:<(?P<source>\d+))?$"
+)
+_AXES = {"H": ("head", "attn"), "N": ("neuron", "mlp"), "E": ("expert", "mlp")}
 _TRANSFORMER_LENS = (
     re.compile(r"(?:blocks\.)?(?P<layer>\d+)(?:\.hook_|_)(?P<kind>attn|mlp)_out$"),
     re.compile(r"hook_(?P<kind>embed|pos_embed)$"),
@@ -49,9 +52,11 @@ class Site:
         index: 0 for the first write of its kind in a block, 1 for the second, ...
         head: The query head, at head level.
         neuron: The hidden unit, at neuron level.
+        expert: The expert, at neuron level of a mixture of experts.
         source: The source position, at source level.
         part: "" for a whole write, "bias" for the branch's output bias, "norm.bias" for the bias of the
-            norm that follows it (post-norm models, and norms on a branch's output).
+            norm that follows it (post-norm models, and norms on a branch's output), "other" for what is left
+            where only the largest parts were asked for.
     """
 
     kind: str
@@ -59,25 +64,37 @@ class Site:
     index: int = 0
     head: int | None = None
     neuron: int | None = None
+    expert: int | None = None
     source: int | None = None
     part: str = ""
 
     @property
     def label(self) -> str:
         """The short name: `embed`, `L9.attn`, `L9H2`, `L9N104`, `L9.attn.bias`."""
-        if self.head is not None:
+        if self.fine:
+            axis, number = self._axis
             source = "" if self.source is None else f"<{self.source}"
-            return f"L{self.layer}H{self.head}{source}"
-        if self.neuron is not None:
-            return f"L{self.layer}N{self.neuron}"
+            plain = self.index == 0 and self.kind == ("mlp" if axis in "NE" else "attn")
+            stem = f"L{self.layer}" if plain else f"{self.sublayer.label}."
+            return f"{stem}{axis}{number}{source}"
         name = self.kind if self.index == 0 else f"{self.kind}_{self.index + 1}"
         name = name if self.layer is None else f"L{self.layer}.{name}"
         return f"{name}.{self.part}" if self.part else name
 
     @property
+    def fine(self) -> bool:
+        """Whether this row is one head, neuron or expert of a write."""
+        return self.head is not None or self.neuron is not None or self.expert is not None
+
+    @property
+    def _axis(self) -> tuple[str, int]:
+        numbers = (("H", self.head), ("N", self.neuron), ("E", self.expert))
+        return next((axis, number) for axis, number in numbers if number is not None)
+
+    @property
     def sublayer(self) -> "Site":
         """The whole write that this row is a part of."""
-        return replace(self, head=None, neuron=None, source=None, part="")
+        return replace(self, head=None, neuron=None, expert=None, source=None, part="")
 
     def __str__(self) -> str:
         return self.label
@@ -96,11 +113,17 @@ class Site:
             if found := pattern.match(text):
                 layer = found.groupdict().get("layer")
                 return cls(kind=found["kind"], layer=None if layer is None else int(layer))
-        if found := _FINE.match(text):
-            axis = "head" if found["axis"] == "H" else "neuron"
-            kind = "attn" if axis == "head" else "mlp"
-            source = None if found["source"] is None else int(found["source"])
-            return cls(kind=kind, layer=int(found["layer"]), source=source, **{axis: int(found["number"])})
+        if (found := _FINE.match(text)) and (found["kind"] or "attn") in KINDS:
+            axis, kind = _AXES[found["axis"]]
+            return replace(
+                cls(
+                    kind=found["kind"] or kind,
+                    layer=int(found["layer"]),
+                    index=int(found["index"] or 1) - 1,
+                    source=None if found["source"] is None else int(found["source"]),
+                ),
+                **{axis: int(found["number"])},
+            )
         if (found := _LABEL.match(text)) and found["kind"] in KINDS:
             return cls(
                 kind=found["kind"],

@@ -154,6 +154,11 @@ class TestHeatmap:
         for _, row in frame.sample(20, random_state=0).iterrows():
             assert cells[row["order"], row["position"]] == pytest.approx(row["contribution"])
 
+    def test_very_many_tokens_are_all_drawn_and_every_nth_labelled(self):
+        figure = plots.heatmap(writes_frame(PROMPT * 120, layers=1, sinks=(0, 7)))
+        assert grid_of(figure).shape[1] == 1200
+        assert figure.layout.xaxis.tickvals[:5] == (0, 3, 6, 7, 9)
+
     def test_limits_are_symmetric_and_no_sink_sets_them(self):
         axis = plots.heatmap(readout_frame()).layout.coloraxis
         assert axis.cmin == -axis.cmax
@@ -180,6 +185,14 @@ class TestHeatmap:
     def test_the_sign_is_in_words_on_the_colour_bar(self, palette, words):
         figure = plots.heatmap(writes_frame(), value="share", palette=palette)
         assert words in figure.layout.coloraxis.colorbar.title.text
+
+    def test_the_summary_names_the_largest_cell_outside_the_sinks(self):
+        frame = writes_frame()
+        frame.loc[(frame["component"] == "L3.mlp") & (frame["position"] == 4), "norm"] = 5000
+        assert (
+            "L3.mlp at , (position 4), 5,000. Sinks, marked: After (position 0)"
+            in plots.heatmap(frame).layout.meta["summary"]
+        )
 
     def test_what_is_missing_is_grey(self):
         frame = writes_frame()
@@ -218,6 +231,13 @@ class TestNormGrowth:
     def test_sinks_are_dashed(self):
         figure = plots.norm_growth(writes_frame(sinks=(0, 4)))
         assert [i for i, line in enumerate(figure.data) if line.line.dash == "dash"] == [0, 4]
+
+    def test_of_very_many_tokens_an_even_choice_is_drawn_and_said(self):
+        figure = plots.norm_growth(writes_frame(PROMPT * 50, layers=1, sinks=(0, 7)))
+        assert len(figure.data) == 169
+        assert "169 of 500 tokens" in title_of(figure)
+        assert figure.data[-1].name == "·bank 499"
+        assert [line.name for line in figure.data if line.line.dash == "dash"][1] == "·on (sink) 7"
 
     def test_many_tokens_get_a_short_legend(self):
         figure = plots.norm_growth(writes_frame(PROMPT * 20, layers=2, sinks=(0, 7)))

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from streamlens import __version__
+from streamlens.cli.options import debug_option
 from streamlens.errors import StreamlensError
 
 #: command -> (its module, one line of help)
@@ -70,8 +71,9 @@ class Commands(click.Group):
         state = extra.setdefault("obj", {"debug": False})
         options = {"windows_expand_args": windows_expand_args, **extra}
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):  # no text may end a run because a terminal cannot show it
-                stream.reconfigure(errors="backslashreplace")
+            reconfigure = getattr(stream, "reconfigure", None)
+            if reconfigure is not None:  # no text may end a run because a terminal cannot show it
+                reconfigure(errors="backslashreplace")
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **options)
         try:
@@ -113,18 +115,13 @@ def _said(error: Exception, *, debug: bool) -> tuple[str, str | None]:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__, hint
 
 
-def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value and isinstance(ctx.obj, dict):
-        ctx.obj["debug"] = True
-
-
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="streamlens COMMAND --help says what a command takes.",
 )
 @click.version_option(__version__, prog_name="streamlens", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks.")
+@debug_option
 def main() -> None:
     """Keeps books on a transformer's residual stream.
 

@@ -5,7 +5,7 @@
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "table"}
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ def require_place(path: Path, option: str) -> None:
 
 def model_options(*, prompts: bool = True) -> Decorator:
     """`--model`, `--dtype`, `--device`, and `--prepend-bos` for commands that take prompts."""
-    options = [
+    options: list[Decorator] = [
         click.option(
             "-m",
             "--model",
@@ -99,13 +100,13 @@ def model_options(*, prompts: bool = True) -> Decorator:
     return _bundled(options, "choice", ModelChoice)
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def output_options(command: Command) -> Command:
     """`--format`, `--output`, `--quiet`, `--debug`."""
     options = [
         click.option(
             "--format",
             type=click.Choice(FORMATS),
-            help="Default: a table on a terminal, JSON in a pipe, -o's suffix.",
+            help="Default: a table on a terminal, JSON in a pipe, what -o ends in.",
         ),
         click.option(
             "-o",
@@ -117,32 +118,33 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("-q", "--quiet", is_flag=True, help="No progress or notes on standard error."),
     ]
-    return debug_option(_bundled(options, "out", Output)(command))
+    return _bundled(options, "out", Output)(debug_option(command))
 
 
-def debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--debug` after the command's name, where people put it."""
+def debug_option(command: Command) -> Command:
+    """`--debug`, which counts before the command's name and after it."""
 
     def note(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         if value and isinstance(ctx.obj, dict):
             ctx.obj["debug"] = True
 
-    return click.option("--debug", is_flag=True, expose_value=False, callback=note, help="Show tracebacks.")(
-        command
-    )
+    option = click.option("--debug", is_flag=True, expose_value=False, callback=note, help="Show tracebacks.")
+    return option(command)
 
 
-def _bundled(options: list[Decorator], name: str, bundle: type) -> Decorator:
+def _bundled(options: Sequence[Decorator], name: str, bundle: type) -> Decorator:
     """Click passes each option by its own name; the command gets one value instead."""
+    names = [field.name for field in fields(bundle)]
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def bundled(**given: Any) -> Any:
-            own = {field.name: given.pop(field.name) for field in fields(bundle) if field.name in given}
+            own = {option: given.pop(option) for option in names if option in given}
             return command(**{name: bundle(**own)}, **given)
 
+        made: Command = bundled
         for option in reversed(options):
-            bundled = option(bundled)
-        return bundled
+            made = option(made)
+        return made
 
     return decorate

@@ -47,22 +47,20 @@ def emit(results: Sequence[Result], out: Output, *, many: bool = False) -> None:
     if out.path is None and kind == "parquet" and _is_terminal(sys.stdout):
         raise InputError("Parquet is not for a terminal.", hint="Name a file: -o FILE.parquet")
     if out.path is not None:
-        data = _table(results, io.StringIO()) if kind == "table" else _bytes(results, kind, many=many)
+        data = _table(results, terminal=False) if kind == "table" else _bytes(results, kind, many=many)
         write_whole(out.path, data)
         note(f"wrote {out.path}", quiet=out.quiet)
         return
-    with _quiet_pipe():
-        if kind == "table":
-            _table(results, sys.stdout)
-        elif kind == "csv" and _is_terminal(sys.stdout):  # tokens hold what a terminal would act on
-            from streamlens.display import visible
+    terminal = _is_terminal(sys.stdout)
+    data = _table(results, terminal=terminal) if kind == "table" else _bytes(results, kind, many=many)
+    if kind == "csv" and terminal:  # raw tokens may hold what a terminal acts on
+        from streamlens.display import visible
 
-            for line in _bytes(results, kind, many=many).decode().splitlines():
-                click.echo(visible(line))
-        else:
-            stream = click.get_binary_stream("stdout")
-            stream.write(_bytes(results, kind, many=many))
-            stream.flush()
+        data = "".join(f"{visible(line)}\n" for line in data.decode().splitlines()).encode()
+    with _quiet_pipe():
+        stream = sys.stdout.buffer
+        stream.write(data)
+        stream.flush()
 
 
 def note(text: str, *, quiet: bool = False) -> None:
@@ -73,11 +71,10 @@ def note(text: str, *, quiet: bool = False) -> None:
         click.echo(f"streamlens: {visible(text)}", err=True)
 
 
-def console(stream: Any) -> Any:
+def console(stream: Any, *, terminal: bool) -> Any:
     """A rich console that reads no markup, and has colour only on a terminal without `NO_COLOR`."""
     from rich.console import Console
 
-    terminal = _is_terminal(stream)
     plain = not terminal or bool(os.environ.get("NO_COLOR"))
     return Console(
         file=stream,
@@ -92,7 +89,7 @@ def console(stream: Any) -> Any:
 
 @contextmanager
 def busy(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A spinner while something takes seconds; gives a log that prints lines. Silent in a pipe, but for the log."""
+    """A spinner on a terminal while something takes seconds; gives a log that prints lines."""
 
     def log(line: str) -> None:
         note(line, quiet=quiet)
@@ -100,7 +97,7 @@ def busy(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
     if quiet or not _is_terminal(sys.stderr):
         yield log
         return
-    with console(sys.stderr).status(text):
+    with console(sys.stderr, terminal=True).status(text):
         yield log
 
 
@@ -110,6 +107,10 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         InputError: It cannot be written.
     """
+    path = path.resolve()  # what a link points to is written, the link stays
+    if path.exists() and not path.is_file():  # a pipe or a device is no place to move a file to
+        path.write_bytes(data)
+        return
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with partial.open("wb") as file:
@@ -124,7 +125,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def as_json(value: Any, *, indent: int | None = 1) -> str:
-    """JSON that no terminal acts on: what has no shape of its own is escaped, what is not a number is null."""
+    """JSON that no terminal acts on: characters without a shape are escaped, NaN is null."""
     text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
@@ -166,13 +167,15 @@ def _one_frame(results: Sequence[Result]) -> Any:
     return joined
 
 
-def _table(results: Sequence[Result], stream: Any) -> bytes:
-    made = console(stream)
+def _table(results: Sequence[Result], *, terminal: bool) -> bytes:
+    drawn = io.StringIO()
+    made = console(drawn, terminal=terminal)
     for number, result in enumerate(results):
         if number:
             made.print()
         result.show(made)
-    return stream.getvalue().encode("utf-8", "replace") if isinstance(stream, io.StringIO) else b""
+    lines = drawn.getvalue().splitlines() if terminal else [s.rstrip() for s in drawn.getvalue().splitlines()]
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -9,6 +9,7 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import click
 
+from streamlens.cli.options import Command
 from streamlens.errors import InputError
 
 #: columns that are taken without being named, the first that is there
@@ -30,13 +32,10 @@ class Prompt:
     where: str
 
 
-def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def prompt_options(command: Command) -> Command:
     """The argument PROMPT... and `--column`."""
-    command = click.option(
-        "--column",
-        metavar="NAME",
-        help="The column of a .jsonl, .csv or .parquet file. [default: prompt, or text]",
-    )(command)
+    named = "The column of a .jsonl, .csv or .parquet file. [default: prompt, or text]"
+    command = click.option("--column", metavar="NAME", help=named)(command)
     return click.argument("prompt", nargs=-1, required=True)(command)
 
 
@@ -49,9 +48,7 @@ def read_prompts(arguments: Sequence[str], *, column: str | None = None) -> list
     found: list[Prompt] = []
     for number, argument in enumerate(arguments, 1):
         if argument == "-":
-            found += _required(
-                "<stdin>", _lines(_utf8(click.get_binary_stream("stdin").read(), "<stdin>"), "<stdin>")
-            )
+            found += _required("<stdin>", _lines(_utf8(sys.stdin.buffer.read(), "<stdin>"), "<stdin>"))
         elif (read := _READERS.get(Path(argument).suffix.lower())) and _means_file(argument):
             found += _required(argument, read(_bytes(argument), argument, column))
         else:

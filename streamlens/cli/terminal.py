@@ -90,3 +90,16 @@ def made_by(provenance: Mapping[str, Any]) -> str:
         f"torch {provenance['torch']}",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def closing_line(closure: Mapping[str, Any]) -> str:
+    """How well the writes add up to the stream."""
+    return (
+        f"Writes re-add to the stream in the model's order: {small(closure['in_order'])} off; "
+        f"relative closure {small(closure['relative'])}."
+    )
+
+
+def show_closure(console: Any, closure: Mapping[str, Any]) -> None:
+    """`closing_line`, printed."""
+    show_lines(console, [closing_line(closure)])

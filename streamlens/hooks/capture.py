@@ -8,29 +8,38 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from streamlens.axes import TokenMask
 from streamlens.carries import Renorm, walk
-from streamlens.errors import ClosureError, InputError
+from streamlens.errors import ClosureError, InputError, WiringError
+from streamlens.hooks import levels
 from streamlens.hooks.forward import Batch, prepare
+from streamlens.hooks.patterns import Attended, recorded_attention
 from streamlens.hooks.scope import HookScope, quiet_eval
 from streamlens.hooks.taps import Listener, attach
 from streamlens.ledger import SINK_RATIO, Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import Encoded, encode, find_position
-from streamlens.models.wiring import Wiring
+from streamlens.models.wiring import Experts, Wiring
 
 #: relative closing error above which the sum counts as wrong; roundings reach 3e-7 in float32 (measured)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 Prompt = str | Sequence[str] | Tensor | Sequence[Sequence[int]]
 Positions = None | str | int | Sequence[int | str]
+
+
+class Along(Protocol):
+    """A reader that can say which vector a write is multiplied with at each token."""
+
+    def at(self, ledger: Ledger) -> Tensor: ...
 
 
 def decompose(
@@ -40,6 +49,10 @@ def decompose(
     attention_mask: Tensor | None = None,
     prepend_bos: bool = False,
     positions: Positions = None,
+    level: str = "sublayer",
+    sites: Sequence[str] | None = None,
+    top: int | None = None,
+    along: Along | None = None,
     keep_logits: bool = True,
     stream: str | None = None,
     **forward_kwargs: Any,
@@ -53,6 +66,11 @@ def decompose(
         prepend_bos: Put the tokenizer's BOS token in front. Nothing is added otherwise.
         positions: What to keep: token texts or positions within each prompt's own tokens (negative from its
             end); None for all.
+        level: "sublayer" for whole writes; "head", "source" (head by source token) or "neuron" to split the
+            attention or MLP writes further.
+        sites: Which writes to split (`["L9.attn"]`), so that memory stays bounded; None for all of that kind.
+        top: At neuron level, keep the `top` largest neurons of each MLP and sum the others into one row.
+        along: A reader; at neuron level the `top` neurons are those that give it most, instead of the longest.
         keep_logits: Keep the model's own logits at the kept positions, [batch, pos, vocab] in the model's dtype.
         stream: For a model with two: "decoder" (the default) or "encoder".
         **forward_kwargs: Passed to the model's own forward (`token_type_ids`, ...). An encoder-decoder reads
@@ -63,20 +81,53 @@ def decompose(
 
     Raises:
         InputError: A prompt, mask or position that does not fit.
-        ClosureError: The writes do not sum to the stream.
+        ClosureError: The writes do not sum to the stream, or the parts of one not to it.
+        WiringError: A write cannot be split, with the reason.
 
-    Cost: one forward. Memory: the writes, [write, batch, pos, d_model] in the model's dtype, and the logits.
+    Cost: one forward, and for parts O(parts x positions x d_model) more. Memory: the writes, [write, batch, pos, d_model] in the model's dtype, and the logits.
     """
     encoded = encode(model.tokenizer, prompt, attention_mask=attention_mask, prepend_bos=prepend_bos)
     wiring = model.wiring_of(stream)
+    splits = levels.plan(model, wiring, level, sites)
     batch = batch_for(model, wiring, encoded, positions, forward_kwargs)
-    return capture(
-        model,
-        wiring,
-        batch,
-        prompts=encoded.prompts,
-        keep_logits=keep_logits,
-        provenance={**model.provenance, "bos": encoded.bos},
+    with recorded_attention(model.model) if level == "source" else nullcontext({}) as attended:
+        ledger = capture(
+            model,
+            wiring,
+            batch,
+            prompts=encoded.prompts,
+            keep_logits=keep_logits,
+            provenance={**model.provenance, "bos": encoded.bos},
+            splits=splits,
+        )
+    if not splits:
+        return ledger
+    vector = None if along is None else along.at(ledger)
+    parts: dict[int, levels.Parts] = {}
+    with quiet_eval(model.model):
+        for split in splits:
+            if level == "source":
+                parts[split.row] = levels.sources(model, split, _call_of(split, attended), batch)
+            elif level == "head":
+                parts[split.row] = levels.heads(model, split)
+            elif isinstance(split.maker, Experts):
+                parts[split.row] = levels.experts(model, wiring, split, ledger.added[split.row], batch)
+            else:
+                parts[split.row] = levels.neurons(model, split, top=top, along=vector)
+        return levels.refine(ledger, parts, level=level)
+
+
+def _call_of(split: levels.Split, attended: Mapping[str, list[Attended]]) -> Attended:
+    """The attention call behind a projection: the module around it that called transformers' attention."""
+    tap = split.maker.tap
+    around = [".".join(tap.module.split(".")[:n]) for n in range(tap.module.count("."), 0, -1)]
+    for name in [n for outer in around[:2] for n in attended if n == outer or n.startswith(f"{outer}.")]:
+        if tap.call < len(attended[name]):
+            return attended[name][tap.call]
+    raise WiringError(
+        f"The attention of {split.write.site} does not go through transformers' attention interface, so its "
+        "pattern and values cannot be read.",
+        hint='level="head" works without them.',
     )
 
 
@@ -131,11 +182,16 @@ def capture(
     prompts: tuple[str, ...],
     keep_logits: bool,
     provenance: Mapping[str, Any],
+    splits: Sequence[levels.Split] = (),
 ) -> Ledger:
     """One forward over a prepared batch, as a Ledger. See `decompose`."""
     seen = _Seen(wiring)
     with quiet_eval(model.model), HookScope() as scope:
-        attach(scope, model.modules, wiring, batch, seen.taps())
+        for split in splits:
+            split.attach(scope, model.modules)
+        attach(
+            scope, model.modules, wiring, batch, [*seen.taps(), *(x for s in splits for x in s.listeners())]
+        )
         output = model.model(**batch.inputs)
         stream = batch.keep(seen.stream)
         norms = tuple(model.frozen_norm(norm, seen.arrivals[n]) for n, norm in enumerate(wiring.norms))

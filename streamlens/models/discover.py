@@ -80,7 +80,7 @@ class _Discovery:
     def __post_init__(self) -> None:
         self.numbers = known_numbers(self.model)
         self.modules = dict(self.model.named_modules())
-        first = self.modules[self.stack.blocks[0].event.module]
+        first = self.stack.blocks[0].event.module
         self.steps = Steps(Labels(self.modules, self.recording.events, first))
 
     def run(self) -> Wiring:

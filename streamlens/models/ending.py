@@ -49,7 +49,7 @@ def find_head(
     heads = [
         e
         for e in after
-        if e.output is not None and e.output.shape == logits.shape and _affine(modules[e.module], e)
+        if e.output is not None and _covers(e.output, logits) and is_affine(modules[e.module], e)
     ]
     if not heads:
         return None, "No unembedding of the form W h + b was found between the final stream and the logits."
@@ -61,7 +61,7 @@ def find_head(
             (
                 e
                 for e in after
-                if e.output is not None and torch.equal(e.output, inner) and _affine(modules[e.module], e)
+                if e.output is not None and torch.equal(e.output, inner) and is_affine(modules[e.module], e)
             ),
             None,
         )
@@ -93,7 +93,7 @@ def _covers(output: Tensor, logits: Tensor) -> bool:
     return output.shape[:-1] == logits.shape[:-1] and output.shape[-1] >= logits.shape[-1]
 
 
-def _affine(module: nn.Module, event: Event) -> bool:
+def is_affine(module: nn.Module, event: Event) -> bool:
     """Whether this call was `W x + b` with the module's own weight."""
     weight: Any = getattr(module, "weight", None)
     if (

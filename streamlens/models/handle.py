@@ -20,10 +20,13 @@ from torch import Tensor, nn
 from streamlens import __version__
 from streamlens.carries import FrozenNorm
 from streamlens.errors import InputError, ModelError
+from streamlens.hooks.record import record
 from streamlens.models import tokens
 from streamlens.models.discover import find_wiring
 from streamlens.models.norms import affine, bias_vector, frozen_scale, gain_vector, weight_matrix
-from streamlens.models.wiring import Head, Norm, Wiring
+from streamlens.models.parts import find_projections
+from streamlens.models.probe import probe_inputs
+from streamlens.models.wiring import Experts, Head, Norm, Projection, Wiring
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,6 +93,20 @@ class ModelHandle:
     @cached_property
     def _encoder_wiring(self) -> Wiring:
         return find_wiring(self.model, stream="encoder")
+
+    def projections(self, stream: str) -> Mapping[int, Projection | Experts | str]:
+        """What makes each write of a stream, by row, or why it cannot be split. Found on first use by a probe."""
+        return self._encoder_projections if stream == "encoder" else self._projections
+
+    @cached_property
+    def _projections(self) -> Mapping[int, Projection | Experts | str]:
+        return find_projections(self.model, self.wiring, record(self.model, probe_inputs(self.model)))
+
+    @cached_property
+    def _encoder_projections(self) -> Mapping[int, Projection | Experts | str]:
+        return find_projections(
+            self.model, self._encoder_wiring, record(self.model, probe_inputs(self.model))
+        )
 
     @cached_property
     def modules(self) -> Mapping[str, nn.Module]:

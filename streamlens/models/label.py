@@ -42,11 +42,12 @@ _EMBEDDINGS = (
 class Labels:
     """Hands out sites, each once."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], events: Sequence[Event], block: nn.Module) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], events: Sequence[Event], block: str) -> None:
         self._modules = modules
         self._events = events
         # Qwen2MoeAttention is no mixture of experts: the family's name says nothing about a part
-        self._family = os.path.commonprefix([type(modules[""]).__name__, type(block).__name__])
+        self._family = os.path.commonprefix([type(modules[name]).__name__ for name in ("", block)])
+        self._block_depth = block.count(".") + 1
         self._used: set[Site] = set()
 
     def site(self, event: Event | None, *, layer: int | None) -> Site:
@@ -78,7 +79,8 @@ class Labels:
         return site
 
     def _branch_kind(self, event: Event) -> str | None:
-        if any(self._modules[event.module].children()) or not event.inputs:
+        module = self._modules[event.module]
+        if any(module.children()) or any(p.dim() > 1 for p in module.parameters()) or not event.inputs:
             return self._named(event)
         # a norm (or dropout) on the branch's output: named by the call whose output it reads
         sources = [
@@ -96,15 +98,17 @@ class Labels:
 
     def _named(self, event: Event) -> str | None:
         parts = event.module.split(".")
-        for cut in range(len(parts), max(len(parts) - 3, 0), -1):
+        for cut in range(len(parts), self._block_depth, -1):
             if parts[cut - 1].isdigit():
-                break
+                continue
             whole = type(self._modules[".".join(parts[:cut])]).__name__
             by_class = _kind(_KINDS, whole.removeprefix(self._family))
             kind = _kind(_KINDS, parts[cut - 1]) or by_class
-            # recurrent and linear mixers are often called self_attn
+            # recurrent and linear mixers are often called self_attn, and in hybrids everything is a mixer
             if kind == "attn" and (by_class == "mixer" or "rwkv" in whole.lower()):
                 return "mixer"
+            if kind == "mixer" and by_class in ("attn", "mlp"):
+                return by_class
             if kind:
                 return kind
         return None

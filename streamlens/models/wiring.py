@@ -59,6 +59,40 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Projection:
+    """The linear module that makes a write: `write = scale * norm(W z + b)`; z is what heads or neurons hand it.
+
+    Attributes:
+        tap: The call of the linear module.
+        norm: The norm between its output and the write (Gemma 2, OLMo 2); None if there is none.
+        width: How many numbers it reads.
+        heads: Into how many query heads these fall, 0 for an MLP.
+        kv_heads: How many key and value heads they share; query head h reads kv head `h // (heads // kv_heads)`.
+    """
+
+    tap: Tap
+    norm: Norm | None
+    width: int
+    heads: int = 0
+    kv_heads: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts inside a write: `write = scale * norm(coefficient * experts(h, index, weights) + rest)`.
+
+    Attributes:
+        tap: The call of the experts module with hidden states, chosen experts and their weights.
+        norm: The norm between it and the write; None if there is none.
+        coefficient: What its output is multiplied by.
+    """
+
+    tap: Tap
+    norm: Norm | None
+    coefficient: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Head:
     """From the normed final stream h to the logits: `softcap(scale * (W P (input_scale * h) + b) + bias)`.
 

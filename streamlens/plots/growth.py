@@ -1,6 +1,6 @@
 """How the stream's norm grows through the layers.
 
-1. One line per token, one point after every sublayer, on a log axis.
+1. One line per token, one point after every sublayer, on a log axis; of over 200 tokens an even choice.
 2. Sinks are dashed: their norm is another order of magnitude and says little about the sentence.
 3. Colour runs with the position; a few tokens get a legend, many only their ends and the sinks.
 """
@@ -18,6 +18,7 @@ from streamlens.plots.selection import Token, closing_line, components, pick, pr
 __all__ = ["norm_growth"]
 
 _LEGEND = 12  # tokens
+_LINES = 200  # beyond, an even choice of tokens is drawn and the title says so
 _TICKS = 14
 _BODY = 440  # px below the title
 
@@ -36,7 +37,8 @@ def norm_growth(frame: pd.DataFrame, *, prompt_id: int | None = None, dark: bool
     chosen = pick(frame, value="stream_norm", prompt_id=prompt_id)
     # The row of roundings comes after the last sublayer and writes nothing.
     rows = chosen.rows.loc[chosen.rows["kind"].astype(str) != "rounding"]
-    steps, columns = components(rows), tokens(rows)
+    steps, known = components(rows), tokens(rows)
+    columns = _spread(known)
     figure = go.Figure()
     for token, colour in zip(columns, theme.position_colours(len(columns)), strict=True):
         line = rows.loc[rows["position"] == token.position]
@@ -46,12 +48,22 @@ def norm_growth(frame: pd.DataFrame, *, prompt_id: int | None = None, dark: bool
         figure,
         "Norm of the residual stream after every sublayer",
         prompt_line(chosen),
-        "One line per token, blue to orange by position, the last thicker"
+        f"{_which(columns, known)}, blue to orange by position, the last thicker"
         + (", sinks dashed." if any(token.sink for token in columns) else "."),
         closing_line(chosen),
     )
     _lay_out(figure, steps, title_px=height)
-    return styled(figure, dark, summary=_summary(rows, steps, columns))
+    return styled(figure, dark, summary=_summary(rows, steps, known))
+
+
+def _spread(known: list[Token]) -> list[Token]:
+    """All tokens, or of very many an even choice with every sink and the last."""
+    every = -(-len(known) // _LINES)
+    return [token for i, token in enumerate(known) if i % every == 0 or token.sink or token is known[-1]]
+
+
+def _which(columns: list[Token], known: list[Token]) -> str:
+    return "One line per token" if len(columns) == len(known) else f"{len(columns)} of {len(known):,} tokens"
 
 
 def _line(rows: pd.DataFrame, steps: list[str], token: Token, colour: str, *, last: bool) -> dict:

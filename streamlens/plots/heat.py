@@ -31,6 +31,7 @@ __all__ = ["heatmap"]
 PERCENTILE = 98
 _ROW, _COLUMN = 15, 20  # px a cell
 _PAGE = 900  # px; a figure that needs more gets a width of its own
+_LABELS = 500  # of tokens; a browser's time to lay them out grows with their square. All are on hover
 _NARROW = 560  # px; few tokens need no more than this, and no more than 110 px each
 _TALL = 30  # rows from which the tokens are written above the cells too
 _BAR = 52  # px, the colour bar with its title
@@ -40,9 +41,9 @@ _VALUES = {
     "share": "share of the final stream",
 }
 _HEADINGS = {
-    "contribution": "{reads}contribution of every part at every token",
-    "norm": "Norm of every write at every token",
-    "share": "Share of every part in the final stream, at every token",
+    "contribution": "{reads}contribution by part and token",
+    "norm": "Norm of every write, by part and token",
+    "share": "Share of the final stream, by part and token",
 }
 
 
@@ -83,9 +84,8 @@ def heatmap(
     sinks = np.array([token.sink for token in columns])
     limit = _limit(cells, sinks)
     signs = value != "norm"
-    quantity = _VALUES[value] + (
-        f", {visible(chosen.unit)}" if value == "contribution" and chosen.unit else ""
-    )
+    unit = visible(chosen.unit) if value == "contribution" else ""
+    quantity = f"{_VALUES[value]}, {unit}" if unit else _VALUES[value]
     figure = go.Figure(_cells(cells, columns, quantity))
     height = titled(
         figure,
@@ -94,23 +94,22 @@ def heatmap(
         _clipped_line(cells, limit, signs=signs, sinks=bool(sinks.any())),
         closing_line(chosen),
     )
-    names = [token.label for token in columns]
-    _lay_out(figure, parts, names, title_px=height)
+    _lay_out(figure, parts, columns, title_px=height)
     _mark_sinks(figure, sinks)
     figure.update_layout(coloraxis=_colour_axis(limit, quantity, signs=signs, palette=palette))
     _place_bar(figure, title_px=height)
     layout: Any = figure.layout
-    needs = layout.margin.l + layout.margin.r + _COLUMN * len(names)
+    needs = layout.margin.l + layout.margin.r + _COLUMN * len(columns)
     layout.width = needs if needs > _PAGE else None
     reads = chosen.reads if value == "contribution" else ""
-    summary = f"{reads}{quantity}, {_summary(cells, parts, columns, sinks)}"
+    summary = f"{reads}{quantity}, {_summary(cells, parts, columns, sinks, signs=signs)}"
     return styled(
         figure,
         dark,
         scale=palette if signs else "sequential",
         summary=summary,
         min_width=needs,
-        max_width=max(_NARROW, needs + 90 * len(names)),
+        max_width=max(_NARROW, needs + 90 * len(columns)),
     )
 
 
@@ -160,7 +159,10 @@ def _short(size: float) -> str:
     return f"{size:,.0f}" if size >= 1000 else f"{size:.3g}"
 
 
-def _lay_out(figure: go.Figure, parts: list[str], names: list[str], *, title_px: int) -> None:
+def _lay_out(figure: go.Figure, parts: list[str], columns: list[Token], *, title_px: int) -> None:
+    every = -(-len(columns) // _LABELS)
+    labelled = [i for i, token in enumerate(columns) if i % every == 0 or token.sink]
+    names = [columns[i].label for i in labelled]
     tokens_px = text_px(names) + 14
     above = tokens_px if len(parts) > _TALL else 8
     top = title_px + _BAR + above
@@ -175,10 +177,10 @@ def _lay_out(figure: go.Figure, parts: list[str], names: list[str], *, title_px:
     }
     across = {
         **plain,
-        "tickvals": list(range(len(names))),
+        "tickvals": labelled,
         "ticktext": [plotly_escape(name) for name in names],
         "tickangle": -90,
-        "range": [-0.5, len(names) - 0.5],
+        "range": [-0.5, len(columns) - 0.5],
     }
     figure.update_layout(
         height=top + _ROW * len(parts) + tokens_px,
@@ -238,12 +240,15 @@ def _place_bar(figure: go.Figure, *, title_px: int) -> None:
     figure.update_layout(coloraxis={"colorbar": {"y": 1 + (margin.t - title_px) / inner, "yanchor": "top"}})
 
 
-def _summary(cells: np.ndarray, parts: list[str], columns: list[Token], sink: np.ndarray) -> str:
+def _summary(
+    cells: np.ndarray, parts: list[str], columns: list[Token], sink: np.ndarray, *, signs: bool
+) -> str:
     """The largest cell in words; sinks are named and, unless there is nothing else, do not compete."""
     sizes = np.nan_to_num(np.abs(cells), nan=-1.0)
     row, column = np.unravel_index(np.argmax(np.where(sink & ~sink.all(), -1.0, sizes)), cells.shape)
+    size = signed(cells[row, column]) if signs else _short(cells[row, column])
     sinks = ", ".join(token.place for token, is_sink in zip(columns, sink, strict=True) if is_sink)
     return (
         f"{len(parts)} parts by {len(columns)} tokens. The largest in size is {parts[row]} at "
-        f"{columns[column].place}, {signed(cells[row, column])}."
+        f"{columns[column].place}, {size}."
     ) + (f" Sinks, marked: {sinks}." if sinks else "")

@@ -101,8 +101,9 @@ def streams(ledger: Ledger):
     """
     for _, step, before, after in walk(ledger.program, ledger.added, ledger.states):
         if isinstance(step, Add):
-            for count in range(1, len(step.writes)):
-                partial = ledger.added[list(step.writes[:count])].sum(0)
-                yield partial if before is None else before + partial
+            group = None
+            for row in step.writes[:-1]:
+                group = ledger.added[row] if group is None else group + ledger.added[row]
+                yield group if before is None else before + group
         if rows_of(step):
             yield after

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamlens.errors import InputError
+from streamlens.ledger import Ledger
 
 
 @runtime_checkable
@@ -131,6 +132,20 @@ class Reader:
             raise InputError("A direction has finite numbers, not all zero.")
         zero = torch.zeros(1, dtype=torch.float64)
         return cls(name=name, rows=(name,), unit=unit, matrix=row[None], bias=zero, norm=norm)
+
+    def at(self, ledger: Ledger) -> Float[Tensor, "batch pos d_model"]:
+        """The vector whose product with a write at the end of the stream is its contribution to the first row.
+
+        Under a final norm, `scale * gain * row`, centred first under LayerNorm; in float64.
+        """
+        row = self.matrix[0].to(ledger.stream.device)
+        norm = ledger.final_norm if self.norm == "final" else None
+        if norm is None:
+            return row.expand(ledger.stream.shape)
+        folded = row * norm.gain
+        if norm.centred:
+            folded = folded - folded.mean()
+        return norm.scale[..., None] * folded
 
     @classmethod
     def _of_tokens(

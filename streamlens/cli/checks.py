@@ -1,0 +1,160 @@
+"""What `streamlens check` measures, each as one number beside its limit.
+
+1. On a few prompts the writes are re-added in the model's order, and summed in float64.
+2. So too where the stream is cut off after each block; and what was re-added up to there must be what the
+   block really handed on.
+3. The contributions to some logits, the likeliest and random ones, must sum to the model's own.
+4. Afterwards the model has the hooks and modes it had before.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TEXTS = (
+    "After crossing the river, she rested on the bank",
+    "def area(width, height):\n    return width * height",
+    "Der Zug nach Köln fährt um 7:45 Uhr ab.",
+)
+#: relative limits by dtype: of the sum (in half precision only its size is known), and of the logits
+SUM = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+LOGITS = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+_LIKELY, _RANDOM = 10, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One number and what it may be at most; `note` says what went wrong, or why there is no number."""
+
+    name: str
+    value: float | None
+    limit: float | None
+    unit: str = ""
+    ok: bool
+    note: str = ""
+
+
+def examine(model: Any) -> list[Check]:
+    """All checks on a handle. Cost: two forwards for each of a few short prompts."""
+    from streamlens.errors import StreamlensError
+
+    before = _state(model.model)
+    inputs = list(_inputs(model))
+    try:
+        checks = _books(model, inputs)
+    except StreamlensError as error:
+        checks = [
+            Check(name="the writes sum to the stream", value=None, limit=None, ok=False, note=str(error))
+        ]
+    changed = sum(before.get(name) != state for name, state in _state(model.model).items())
+    return [*checks, _check("modules with a hook or mode left behind", changed, 0)]
+
+
+def _check(name: str, value: float, limit: float | None, unit: str = "") -> Check:
+    ok = limit is None or value <= limit
+    return Check(name=name, value=float(value), limit=limit, unit=unit, ok=bool(ok))
+
+
+def _books(model: Any, inputs: list[dict[str, Any]]) -> list[Check]:
+    from streamlens.hooks.capture import decompose
+
+    dtype, exact = model.provenance["dtype"], model.wiring.exact
+    in_order = relative = depths = middle = logits = 0.0
+    for given in inputs:
+        rest = {name: value for name, value in given.items() if name != "input_ids"}
+        ledger = decompose(model, given["input_ids"], **rest)
+        in_order = max(in_order, ledger.in_order)
+        relative = max(relative, float(ledger.closure.max()))
+        depths = max(depths, _depths(ledger))
+        middle = max(middle, _middle(model, ledger, given))
+        logits = max(logits, _logits(model, ledger) if model.wiring.head is not None else 0.0)
+    prompts = f"{len(inputs)} prompts"
+    size = "relative"
+    checks = [
+        _check(
+            "writes re-added in the model's order",
+            in_order,
+            0.0 if exact else None,
+            f"absolute, {prompts}",
+        ),
+        _check("writes summed in float64", relative, SUM[dtype], size),
+        _check("writes summed at every depth", depths, SUM[dtype], size),
+        _check("the stream after every block", middle, 0.0 if exact else SUM[dtype], size),
+    ]
+    if model.wiring.head is not None:
+        what = f"{_LIKELY} likely and {_RANDOM} random logits from their parts"
+        checks.append(_check(what, logits, LOGITS[dtype], size))
+    return checks
+
+
+def _inputs(model: Any) -> Iterator[dict[str, Any]]:
+    """A few sentences as ids; random ids for a model without a tokenizer or with two streams."""
+    from streamlens.models.probe import probe_inputs
+    from streamlens.models.tokens import encode
+
+    random = probe_inputs(model.model, seed=1)
+    if model.tokenizer is None or len(random) > 1:
+        for seed in (1, 2, 3):
+            yield {name: ids[:1] for name, ids in probe_inputs(model.model, seed=seed).items()}
+        return
+    for text in TEXTS:
+        yield {"input_ids": encode(model.tokenizer, text).ids.to(model.device)}
+
+
+def _depths(ledger: Any) -> float:
+    """The relative closing error of the ledger cut off after each layer, the worst of all."""
+    last = {site.layer: site for site in ledger.sites if not site.part}
+    return max(float(ledger.at(site).closure.max()) for site in last.values())
+
+
+def _middle(model: Any, ledger: Any, given: Mapping[str, Any]) -> float:
+    """The largest relative difference between the re-added stream and what a block handed on."""
+    from streamlens.carries import rows_of, walk
+    from streamlens.hooks.record import record
+
+    stack = model.wiring.blocks
+    calls = [e for e in record(model.model, given).events if e.module.rpartition(".")[0] == stack]
+    calls.sort(key=lambda call: call.start)
+    states: dict[
+        int, list[Any]
+    ] = {}  # layer -> the stream after its last write, and after each carry that follows
+    layer = -1
+    for _, step, _, after in walk(ledger.program, ledger.added, ledger.states):
+        rows = rows_of(step)
+        if rows:
+            found = ledger.sites[rows[-1]].layer
+            layer = layer if found is None else found
+            states[layer] = []
+        states.setdefault(layer, []).append(after)
+    worst, reached = 0.0, states[-1]
+    for number, call in enumerate(calls):
+        reached = states.get(number, reached)
+        if call.output is None:
+            return float("inf")
+        own = call.output.double().reshape(reached[0].shape)
+        differences = [(state.double() - own).norm() / own.norm().clamp_min(1e-300) for state in reached]
+        worst = max(worst, float(min(differences)))
+    return worst
+
+
+def _logits(model: Any, ledger: Any) -> float:
+    """The largest difference between logits rebuilt from their parts and the model's own, over their size."""
+    import torch
+
+    from streamlens.readouts.attribution import read
+    from streamlens.readouts.reader import Reader
+
+    own = ledger.logits[0, -1]
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randint(own.shape[-1], (_RANDOM,), generator=generator).tolist()
+    likely = own.topk(min(_LIKELY, own.shape[-1])).indices.tolist()
+    readout = read(ledger, Reader.logits(model, list(dict.fromkeys([*likely, *random]))))
+    return float(readout.closure.max() / own.double().abs().max())
+
+
+def _state(module: Any) -> dict[str, tuple[Any, ...]]:
+    """What must be the same afterwards: each module's hooks and its mode."""
+    return {
+        name: (inner.training, tuple(inner._forward_hooks), tuple(inner._forward_pre_hooks))
+        for name, inner in module.named_modules()
+    }

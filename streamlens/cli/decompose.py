@@ -1,0 +1,114 @@
+"""`streamlens decompose`: the writes of a prompt, and what they say for a token.
+
+1. Everything that can be wrong with the call is checked before the model is loaded.
+2. Each prompt becomes an `Entry`: its ledger, its readout if `--for` was given, its tokens and the position.
+3. The entry is printed, or turned into JSON or its frame (`books.py`), or into a page (`page.py`).
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streamlens.cli.options import ModelChoice, Output, model_options, output_options, require_place
+from streamlens.cli.prompts import Prompt, prompt_options, read_prompts
+from streamlens.errors import InputError, ModelError
+
+
+@click.command("decompose")
+@prompt_options
+@click.option("--token", metavar="TEXT|INDEX", help="The token to look at; by default all of them.")
+@click.option("--for", "wanted", metavar="TOKEN", help="The next token whose logit is read, with its space.")
+@click.option("--against", metavar="TOKEN", help="Subtract this token's logit.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=12, show_default=True, help="Parts that get a row."
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page with plots.")
+@model_options()
+@output_options
+def command(
+    prompt: tuple[str, ...],
+    column: str | None,
+    token: str | None,
+    wanted: str | None,
+    against: str | None,
+    top: int,
+    html: Path | None,
+    choice: ModelChoice,
+    out: Output,
+) -> int:
+    """What each part of the model wrote into the residual stream, and proof that it adds up.
+
+    PROMPT is a text, a .txt, .jsonl, .csv or .parquet file, or - for lines on standard input.
+
+    \b
+    streamlens decompose "After crossing the river, she rested on the bank" \\
+        --token bank --for " river" --against " money"
+    """
+    prompts = read_prompts(prompt, column=column)
+    _check(prompts, wanted, against, html)
+
+    from streamlens.cli.each import each, load_model
+    from streamlens.cli.output import Result, emit, note
+
+    model = load_model(choice, quiet=out.quiet)
+    from streamlens.cli.books import entry, frame, payload
+    from streamlens.cli.tables import show
+
+    reader = _reader(model, wanted, against)
+
+    def work(number: int, given: Prompt) -> Any:
+        found = entry(
+            model,
+            given.text,
+            token=position_of(token),
+            reader=reader,
+            bos=choice.prepend_bos,
+            whole=html is not None,
+        )
+        if html is not None:
+            from streamlens.cli.page import write
+
+            write(html, found, top=top)
+        return Result(
+            payload=payload(found),
+            frame=lambda: frame(found, number),
+            show=lambda console: show(console, found, top=top),
+        )
+
+    results, failed = each(prompts, work, quiet=out.quiet)
+    if results or len(prompts) > 1:
+        emit(results, out, many=len(prompts) > 1)
+    if html is not None:
+        note(f"wrote {html}", quiet=out.quiet)
+    return 1 if failed else 0
+
+
+def position_of(token: str | None) -> str | int | None:
+    """`--token` as typed: digits are an index, anything else is text."""
+    return int(token) if token is not None and re.fullmatch(r"-?\d+", token) else token
+
+
+def _check(prompts: list[Prompt], wanted: str | None, against: str | None, html: Path | None) -> None:
+    if against is not None and wanted is None:
+        raise click.UsageError(
+            "--against is the other side of --for, which is missing.", click.get_current_context()
+        )
+    if html is not None:
+        require_place(html, "--html")
+        if len(prompts) > 1:
+            raise InputError(f"--html shows one prompt; got {len(prompts)}.", hint="Make one page for each.")
+
+
+def _reader(model: Any, wanted: str | None, against: str | None) -> Any:
+    from streamlens.readouts.reader import Reader
+
+    if wanted is None:
+        return None
+    if model.wiring.head is None:
+        raise ModelError(
+            f"--for reads a logit, and {model.name} has no linear head. {model.wiring.no_head}",
+            hint="Leave --for out to see the writes. In Python, Reader.direction reads along any vector.",
+        )
+    return Reader.logits(model, [wanted]) if against is None else Reader.logit_diff(model, wanted, against)
