@@ -71,9 +71,7 @@ class FrozenNorm:
     centred: bool
     scale: PerToken
 
-    def linear(
-        self, update: Float[Tensor, "*rows batch pos d_model"]
-    ) -> Float[Tensor, "*rows batch pos d_model"]:
+    def linear(self, update: Float[Tensor, "*rows batch pos d_model"]) -> Float[Tensor, "*rows batch pos d_model"]:
         """The linear part applied to an update, in float64."""
         update = update.double()
         if self.centred:

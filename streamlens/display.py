@@ -69,9 +69,7 @@ def _has_no_shape(char: str) -> bool:
     if char == " ":
         return False
     point = ord(char)
-    return unicodedata.category(char) in _UNSEEN_CATEGORIES or any(
-        lo <= point <= hi for lo, hi in _UNSEEN_RANGES
-    )
+    return unicodedata.category(char) in _UNSEEN_CATEGORIES or any(lo <= point <= hi for lo, hi in _UNSEEN_RANGES)
 
 
 def _piece(piece: str) -> str:
@@ -113,8 +111,7 @@ def _own_signs_coded(pieces: list[str]) -> list[str]:
 def cells(text: str) -> int:
     """Terminal cells: two for a wide character, none for a combining one."""
     return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
 
 
@@ -149,9 +146,7 @@ def display_token(token: str, *, special: bool = False, width: int | None = None
     room = None if width is None else width - 2 * special
     if room is not None and room < 1:
         least = 3 if special else 1
-        raise InputError(
-            f"a token needs a width of at least {least}; got width={width}.", hint="None never cuts."
-        )
+        raise InputError(f"a token needs a width of at least {least}; got width={width}.", hint="None never cuts.")
     raw = _PIECES.findall(token)
     if raw and unicodedata.category(raw[0][0]).startswith("M") and not _has_no_shape(raw[0][0]):
         raw[0] = "◌" + raw[0]  # a combining mark would otherwise sit on whatever is printed before it

@@ -131,9 +131,7 @@ class Site:
                 index=0 if found["index"] is None else int(found["index"]) - 1,
                 part=(found["part"] or "").lstrip("."),
             )
-        raise InputError(
-            f"A site is written like embed, L9.attn, L9.mlp, L9H2 or L9.attn.bias; got {text!r}."
-        )
+        raise InputError(f"A site is written like embed, L9.attn, L9.mlp, L9H2 or L9.attn.bias; got {text!r}.")
 
 
 def find(text: "str | Site", sites: Iterable[Site]) -> Site:

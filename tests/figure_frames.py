@@ -74,9 +74,7 @@ def writes_frame(
     return _typed(pd.DataFrame(rows), layers, tokens)
 
 
-def readout_frame(
-    tokens: list[str] | None = None, *, layers: int = 30, total: float = 3.742, **kwargs
-) -> pd.DataFrame:
+def readout_frame(tokens: list[str] | None = None, *, layers: int = 30, total: float = 3.742, **kwargs) -> pd.DataFrame:
     """A readout's frame of the same prompt whose contributions sum to `total` at every position."""
     frame = writes_frame(tokens, layers=layers, **kwargs)
     attrs = frame.attrs

@@ -88,9 +88,7 @@ def test_whatever_comes_in_what_is_shown_is_one_visible_line(token, special, wid
     for shown in (display_token(token, special=special), display_token(token, special=special, width=width)):
         assert shown
         assert shown == shown.strip()
-        assert not any(
-            unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for char in shown
-        )
+        assert not any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for char in shown)
         shown.encode()
     assert cells(display_token(token, special=special, width=width)) <= width
 

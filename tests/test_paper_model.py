@@ -80,9 +80,7 @@ def test_a_logit_difference_in_parts(model, ledger):
     assert readout.reader.unit == "logits"
     assert readout.labels == (*LABELS, "rounding", "unembed.bias")
     assert readout.contributions[:, 0, 0, 0].tolist() == pytest.approx([0, -2.5, -1.5, 1.375, 1.625, 0, 0.75])
-    assert readout.contributions[:, 0, 1, 0].tolist() == pytest.approx(
-        [-2, -2.5, -3.5, -0.625, 1.625, 0, 0.75]
-    )
+    assert readout.contributions[:, 0, 1, 0].tolist() == pytest.approx([-2, -2.5, -3.5, -0.625, 1.625, 0, 0.75])
     assert readout.total[0, :, 0].tolist() == pytest.approx([-0.25, -6.25])
     assert float(readout.closure.max()) < 1e-6  # the model's own logits are float32
 

@@ -179,9 +179,7 @@ class TestHeatmap:
         assert figure.layout.coloraxis.cmin == 0
         assert figure.layout.meta["scale"] == "sequential"
 
-    @pytest.mark.parametrize(
-        ("palette", "words"), [("RdBu", "blue adds, red"), ("PuOr", "purple adds, orange")]
-    )
+    @pytest.mark.parametrize(("palette", "words"), [("RdBu", "blue adds, red"), ("PuOr", "purple adds, orange")])
     def test_the_sign_is_in_words_on_the_colour_bar(self, palette, words):
         figure = plots.heatmap(writes_frame(), value="share", palette=palette)
         assert words in figure.layout.coloraxis.colorbar.title.text
@@ -211,10 +209,7 @@ class TestHeatmap:
 
     def test_all_sinks_and_all_zeros_still_have_a_scale(self):
         assert plots.heatmap(writes_frame(["a", "b"], sinks=(0, 1))).layout.coloraxis.cmax > 0
-        assert (
-            plots.heatmap(writes_frame().assign(share=np.float32(0)), value="share").layout.coloraxis.cmax
-            == 1
-        )
+        assert plots.heatmap(writes_frame().assign(share=np.float32(0)), value="share").layout.coloraxis.cmax == 1
 
     def test_an_unknown_value_is_refused(self):
         with pytest.raises(InputError, match="value is one of contribution, norm, share; got 'size'"):
@@ -297,9 +292,7 @@ class TestEveryFigure:
             assert "\x1b" not in text
 
     def test_it_is_drawn_from_a_filtered_and_shuffled_frame(self, name):
-        maker = {"norm": plots.heatmap, "norm_growth": plots.norm_growth}.get(
-            name, getattr(plots, name, None)
-        )
+        maker = {"norm": plots.heatmap, "norm_growth": plots.norm_growth}.get(name, getattr(plots, name, None))
         frame = (writes_frame if name.startswith("norm") else readout_frame)()
         shuffled = frame.sample(frac=1, random_state=1)
         shuffled.attrs = frame.attrs

@@ -31,10 +31,7 @@ def write_wheel(folder: Path, content: dict[str, bytes]) -> Path:
         f"{info}/METADATA": b"Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    digest = {
-        n: base64.urlsafe_b64encode(hashlib.sha256(b).digest()).rstrip(b"=").decode()
-        for n, b in files.items()
-    }
+    digest = {n: base64.urlsafe_b64encode(hashlib.sha256(b).digest()).rstrip(b"=").decode() for n, b in files.items()}
     record = "".join(f"{name},sha256={digest[name]},{len(body)}\n" for name, body in files.items())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tiny_model-1.0-py3-none-any.whl"

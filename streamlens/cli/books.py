@@ -100,9 +100,7 @@ def payload(found: Entry) -> dict[str, Any]:
     if found.readout is not None:
         model["reader"] = {"name": found.readout.reader.name, "unit": found.readout.reader.unit}
     if found.position is not None:
-        return (
-            head | {key: places[0].pop(key) for key in ("position", "token", "token_id")} | model | places[0]
-        )
+        return head | {key: places[0].pop(key) for key in ("position", "token", "token_id")} | model | places[0]
     return head | model | {"closure": _closure(found), "positions": places}
 
 

@@ -47,14 +47,12 @@ def command(source: str | None, choice: ModelChoice, out: Output) -> int:
             "checks": [vars(check) for check in checks],
             "closed": all(check.ok for check in checks),
         }
-    emit(
-        [Result(payload=found, frame=lambda: _frame(found), show=lambda console: _show(console, found))], out
-    )
+    emit([Result(payload=found, frame=lambda: _frame(found), show=lambda console: _show(console, found))], out)
     return 0 if found["closed"] else 1
 
 
 def _refused(choice: ModelChoice, error: Any) -> dict[str, Any]:
-    check = {"name": "wiring", "value": None, "limit": None, "unit": "", "ok": False, "note": str(error)}
+    check = {"name": "wiring", "value": None, "limit": None, "ok": False, "note": str(error)}
     return {"model": {"model": choice.model}, "wiring": None, "checks": [check], "closed": False}
 
 
@@ -70,12 +68,12 @@ def _show(console: Any, found: dict[str, Any]) -> None:
 
     if found["wiring"] is not None:
         show_wiring(console, found["wiring"])
-    made = terminal.table("", "check", ("value", "right"), ("at most", "right"), "")
+    made = terminal.table("", "check", ("value", "right"), ("at most", "right"))
     for check in found["checks"]:
         mark = terminal.text("ok" if check["ok"] else "FAILS", "" if check["ok"] else "bold red")
         limit = "" if check["limit"] is None else terminal.small(check["limit"])
         value = "" if check["value"] is None else terminal.small(check["value"])
-        made.add_row(mark, check["name"], value, limit, terminal.text(check["unit"], "dim"))
+        made.add_row(mark, check["name"], value, limit)
     console.print(made, "")
     name = found["model"]["model"]
     terminal.show_lines(console, [check["note"] for check in found["checks"] if check["note"]])

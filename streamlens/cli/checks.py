@@ -29,7 +29,6 @@ class Check:
     name: str
     value: float | None
     limit: float | None
-    unit: str = ""
     ok: bool
     note: str = ""
 
@@ -43,16 +42,14 @@ def examine(model: Any) -> list[Check]:
     try:
         checks = _books(model, inputs)
     except StreamlensError as error:
-        checks = [
-            Check(name="the writes sum to the stream", value=None, limit=None, ok=False, note=str(error))
-        ]
+        checks = [Check(name="the writes sum to the stream", value=None, limit=None, ok=False, note=str(error))]
     changed = sum(before.get(name) != state for name, state in _state(model.model).items())
     return [*checks, _check("modules with a hook or mode left behind", changed, 0)]
 
 
-def _check(name: str, value: float, limit: float | None, unit: str = "") -> Check:
+def _check(name: str, value: float, limit: float | None) -> Check:
     ok = limit is None or value <= limit
-    return Check(name=name, value=float(value), limit=limit, unit=unit, ok=bool(ok))
+    return Check(name=name, value=float(value), limit=limit, ok=bool(ok))
 
 
 def _books(model: Any, inputs: list[dict[str, Any]]) -> list[Check]:
@@ -68,22 +65,14 @@ def _books(model: Any, inputs: list[dict[str, Any]]) -> list[Check]:
         depths = max(depths, _depths(ledger))
         middle = max(middle, _middle(model, ledger, given))
         logits = max(logits, _logits(model, ledger) if model.wiring.head is not None else 0.0)
-    prompts = f"{len(inputs)} prompts"
-    size = "relative"
     checks = [
-        _check(
-            "writes re-added in the model's order",
-            in_order,
-            0.0 if exact else None,
-            f"absolute, {prompts}",
-        ),
-        _check("writes summed in float64", relative, SUM[dtype], size),
-        _check("writes summed at every depth", depths, SUM[dtype], size),
-        _check("the stream after every block", middle, 0.0 if exact else SUM[dtype], size),
+        _check("writes re-added in the model's order (absolute)", in_order, 0.0 if exact else None),
+        _check("writes summed in float64", relative, SUM[dtype]),
+        _check("writes summed at every depth", depths, SUM[dtype]),
+        _check("the stream after every block", middle, 0.0 if exact else SUM[dtype]),
     ]
     if model.wiring.head is not None:
-        what = f"{_LIKELY} likely and {_RANDOM} random logits from their parts"
-        checks.append(_check(what, logits, LOGITS[dtype], size))
+        checks.append(_check(f"{_LIKELY + _RANDOM} logits from their parts", logits, LOGITS[dtype]))
     return checks
 
 
@@ -115,9 +104,7 @@ def _middle(model: Any, ledger: Any, given: Mapping[str, Any]) -> float:
     stack = model.wiring.blocks
     calls = [e for e in record(model.model, given).events if e.module.rpartition(".")[0] == stack]
     calls.sort(key=lambda call: call.start)
-    states: dict[
-        int, list[Any]
-    ] = {}  # layer -> the stream after its last write, and after each carry that follows
+    states: dict[int, list[Any]] = {}  # layer -> the stream after its last write, and after each carry that follows
     layer = -1
     for _, step, _, after in walk(ledger.program, ledger.added, ledger.states):
         rows = rows_of(step)

@@ -21,9 +21,7 @@ from streamlens.errors import InputError, ModelError
 @click.option("--token", metavar="TEXT|INDEX", help="The token to look at; by default all of them.")
 @click.option("--for", "wanted", metavar="TOKEN", help="The next token whose logit is read, with its space.")
 @click.option("--against", metavar="TOKEN", help="Subtract this token's logit.")
-@click.option(
-    "--top", type=click.IntRange(min=1), default=12, show_default=True, help="Parts that get a row."
-)
+@click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Parts that get a row.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page with plots.")
 @model_options()
 @output_options
@@ -92,9 +90,7 @@ def position_of(token: str | None) -> str | int | None:
 
 def _check(prompts: list[Prompt], wanted: str | None, against: str | None, html: Path | None) -> None:
     if against is not None and wanted is None:
-        raise click.UsageError(
-            "--against is the other side of --for, which is missing.", click.get_current_context()
-        )
+        raise click.UsageError("--against is the other side of --for, which is missing.", click.get_current_context())
     if html is not None:
         require_place(html, "--html")
         if len(prompts) > 1:

@@ -48,7 +48,5 @@ def _show(console: Any, payload: dict[str, Any]) -> None:
             said.append_text(terminal.text(f"  Fix: {finding['fix']}", "bold"))
         made.add_row(terminal.text(finding["state"], styles[finding["state"]]), finding["what"], said)
     console.print(made, "")
-    verdict = (
-        "streamlens works here." if payload["works"] else "streamlens does not work here: see `broken` above."
-    )
+    verdict = "streamlens works here." if payload["works"] else "streamlens does not work here: see `broken` above."
     terminal.show_lines(console, [verdict], style="bold")

@@ -18,9 +18,7 @@ def load_model(choice: ModelChoice, *, quiet: bool) -> Any:
         return load(choice.model, device=choice.device, dtype=choice.dtype, log=log)
 
 
-def each(
-    prompts: Sequence[Prompt], work: Callable[[int, Prompt], Result], *, quiet: bool
-) -> tuple[list[Result], int]:
+def each(prompts: Sequence[Prompt], work: Callable[[int, Prompt], Result], *, quiet: bool) -> tuple[list[Result], int]:
     """`work` on every prompt: the results, and how many prompts failed.
 
     A prompt that fails is named on standard error and the others go on; the only one raises.

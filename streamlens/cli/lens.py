@@ -15,15 +15,11 @@ from streamlens.cli.prompts import Prompt, prompt_options, read_prompts
 
 @click.command("lens")
 @prompt_options
-@click.option(
-    "--token", metavar="TEXT|INDEX", default="-1", help="Read the stream at this token. [default: the last]"
-)
+@click.option("--token", metavar="TEXT|INDEX", default="-1", help="Read the stream at this token. [default: the last]")
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="How many tokens.")
 @model_options()
 @output_options
-def command(
-    prompt: tuple[str, ...], column: str | None, token: str, top: int, choice: ModelChoice, out: Output
-) -> int:
+def command(prompt: tuple[str, ...], column: str | None, token: str, top: int, choice: ModelChoice, out: Output) -> int:
     """The most likely next tokens if the model stopped after each sublayer (logit lens).
 
     PROMPT is a text, a .txt, .jsonl, .csv or .parquet file, or - for lines on standard input.
@@ -66,9 +62,7 @@ def _result(model: Any, prompt: str, *, token: str, top: int, bos: bool, number:
 def _payload(found: Any, lens: Any, error: float | None) -> dict[str, Any]:
     steps = []
     for row, site in enumerate(lens.sites):
-        ids, logits, shares = (
-            column[row, 0, 0].tolist() for column in (lens.ids, lens.logits, lens.probabilities)
-        )
+        ids, logits, shares = (column[row, 0, 0].tolist() for column in (lens.ids, lens.logits, lens.probabilities))
         top = [
             {"token": lens.texts[i], "token_id": i, "logit": logit, "probability": share}
             for i, logit, share in zip(ids, logits, shares, strict=True)
@@ -111,9 +105,7 @@ def _show(console: Any, found: Any, data: dict[str, Any]) -> None:
         terminal.show_lines(console, [f"The best {columns}: more do not fit here. --format json has all."])
     closure = data["closure"]
     if closure["logits"] is not None:
-        said = (
-            f"The last row is the model's own prediction within {terminal.small(closure['logits'])} logits."
-        )
+        said = f"The last row is the model's own prediction within {terminal.small(closure['logits'])} logits."
         terminal.show_lines(console, [said])
     terminal.show_closure(console, closure)
     terminal.show_lines(console, [terminal.made_by(data["model"])], style="dim")
@@ -121,7 +113,7 @@ def _show(console: Any, found: Any, data: dict[str, Any]) -> None:
 
 def _fit(console: Any, label: int, top: int) -> tuple[int, int]:
     """How many guesses fit side by side, and the cells each token may take."""
-    least, most, beside = 7, 18, 7  # a share and the gaps stand beside each token
+    least, most, beside = 6, 18, 8  # a share and the gaps stand beside each token
     room = console.width - label
     columns = max(1, min(top, room // (least + beside)))
     return columns, max(least, min(most, room // columns - beside))

@@ -20,9 +20,7 @@ def command(ctx: click.Context, out: Output) -> None:
         from streamlens.cli.output import Result, emit
 
         rows = [_row(spec) for spec in MODELS.values()]
-        emit(
-            [Result(payload=rows, frame=lambda: _frame(rows), show=lambda console: _show(console, rows))], out
-        )
+        emit([Result(payload=rows, frame=lambda: _frame(rows), show=lambda console: _show(console, rows))], out)
 
 
 @command.command("pull")
@@ -72,16 +70,14 @@ def _show(console: Any, rows: list[dict[str, Any]]) -> None:
     from streamlens.cli import terminal
     from streamlens.models import store
 
-    made = terminal.table("name", ("parameters", "right"), "what it is", "licence", "here")
+    made = terminal.table("name", ("size", "right"), "wiring", "licence", "here")
     for row in rows:
-        here = "yes" if row["complete"] else f"no, {row['download_bytes'] / 1e6:,.0f} MB to fetch"
+        here = "yes" if row["complete"] else f"no, {row['download_bytes'] / 1e6:,.0f} MB"
         mark = " (default)" if row["default"] else ""
-        what = f"{row['title']}: {row['wiring']}"
-        made.add_row(f"{row['name']}{mark}", f"{row['parameters'] / 1e6:,.0f} M", what, row["licence"], here)
+        size = f"{row['parameters'] / 1e6:,.0f} M"
+        made.add_row(f"{row['name']}{mark}", size, row["wiring"], row["licence"], here)
     console.print(made, "")
     lines = [f"Kept in {store.home() / 'models'}"]
     if not all(row["complete"] for row in rows):
-        lines.append(
-            "Fetch one with `streamlens models pull NAME`; a command that needs it does so by itself."
-        )
+        lines.append("Fetch one with `streamlens models pull NAME`; a command that needs it does so by itself.")
     terminal.show_lines(console, lines, style="dim")

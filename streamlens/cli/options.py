@@ -93,9 +93,7 @@ def model_options(*, prompts: bool = True) -> Decorator:
     ]
     if prompts:
         options.append(
-            click.option(
-                "--prepend-bos", is_flag=True, help="Put the BOS token in front (default: as tokenised)."
-            )
+            click.option("--prepend-bos", is_flag=True, help="Put the BOS token in front (default: as tokenised).")
         )
     return _bundled(options, "choice", ModelChoice)
 

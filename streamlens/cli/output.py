@@ -161,9 +161,7 @@ def _one_frame(results: Sequence[Result]) -> Any:
     if len(frames) == 1:
         return frames[0]
     joined = pd.concat(frames, ignore_index=True)
-    joined.attrs = frames[0].attrs | {
-        "prompts": [p for frame in frames for p in frame.attrs.get("prompts", [])]
-    }
+    joined.attrs = frames[0].attrs | {"prompts": [p for frame in frames for p in frame.attrs.get("prompts", [])]}
     return joined
 
 

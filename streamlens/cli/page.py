@@ -31,7 +31,11 @@ def write(path: Path, found: Any, *, top: int) -> None:
 
 
 def _title(found: Any) -> str:
-    return f"{found.says} in “{found.prompt}”" if found.says else f"Residual stream of “{found.prompt}”"
+    from streamlens.display import display_token
+
+    place = "" if found.position is None else f" at {display_token(found.tokens[found.position], width=24)}"
+    prompt = display_token(found.prompt, width=90)
+    return f"{found.says or 'The residual stream'}{place} in “{prompt}”"
 
 
 _ATTRIBUTION = (

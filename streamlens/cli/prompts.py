@@ -94,9 +94,7 @@ def _checked(text: Any, where: str) -> Prompt:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: a prompt is Unicode text; character {error.start + 1} is none."
-        ) from error
+        raise InputError(f"{where}: a prompt is Unicode text; character {error.start + 1} is none.") from error
     return Prompt(text, where)
 
 
@@ -181,11 +179,7 @@ def _column(names: Sequence[str], wanted: str | None, place: str) -> str:
     if usual:
         return usual[0]
     there = ", ".join(map(_short, names)) or "none"
-    missing = (
-        f"no column {wanted!r}"
-        if wanted is not None
-        else f"none of its columns is called {' or '.join(USUAL)}"
-    )
+    missing = f"no column {wanted!r}" if wanted is not None else f"none of its columns is called {' or '.join(USUAL)}"
     raise InputError(f"{place}: {missing}; there are {there}.", hint="Name one with --column.")
 
 

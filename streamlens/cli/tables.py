@@ -91,9 +91,7 @@ def _show_writes(console: Any, found: Any, place: Mapping[str, Any], top: int) -
         add(f"other ({len(rest)})", sum(part["share"] for part in rest), "", "")
     add("rounding", rounding["share"], terminal.small(rounding["norm"]), "")
     made.add_section()
-    made.add_row(
-        "the stream", f"{place['norm']:,.1f}", terminal.signed(sum(p["share"] for p in place["parts"]))
-    )
+    made.add_row("the stream", f"{place['norm']:,.1f}", terminal.signed(sum(p["share"] for p in place["parts"])))
     console.print(made, "")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 ADDS, SUBTRACTS = "blue", "red"
 _HALF = 9  # cells a bar has on each side of zero
+_PROMPT = 230  # cells of a prompt that stand above a table
 
 
 def table(*columns: str | tuple[str, str]) -> Any:
@@ -65,8 +66,9 @@ def bar(value: float, largest: float) -> Any:
 
 
 def show_prompt(console: Any, prompt: str) -> None:
-    """The prompt, as the heading of what follows."""
-    console.print(text(prompt, style="bold"), soft_wrap=not console.is_terminal)
+    """The prompt, as the heading of what follows; a long one is cut on a terminal."""
+    cut = token(prompt, width=_PROMPT if console.is_terminal else None, style="bold")
+    console.print(cut, soft_wrap=not console.is_terminal)
 
 
 def show_lines(console: Any, lines: Sequence[str], style: str = "") -> None:
@@ -80,12 +82,10 @@ def made_by(provenance: Mapping[str, Any]) -> str:
     bos = provenance.get("bos")
     parts = [
         str(provenance["model"]),
-        str(provenance.get("revision") or ""),
+        "" if provenance["origin"] == "registry" else str(provenance["revision"]),
         str(provenance["dtype"]),
         str(provenance["device"]),
-        ""
-        if bos is None
-        else {"none": "no BOS", "prepended": "BOS prepended"}.get(bos, "BOS by the tokenizer"),
+        "" if bos is None else {"none": "no BOS", "prepended": "BOS prepended"}.get(bos, "BOS by the tokenizer"),
         f"streamlens {provenance['streamlens']}",
         f"torch {provenance['torch']}",
     ]
@@ -95,8 +95,8 @@ def made_by(provenance: Mapping[str, Any]) -> str:
 def closing_line(closure: Mapping[str, Any]) -> str:
     """How well the writes add up to the stream."""
     return (
-        f"Writes re-add to the stream in the model's order: {small(closure['in_order'])} off; "
-        f"relative closure {small(closure['relative'])}."
+        f"Writes re-added in the model's order: {small(closure['in_order'])} off. "
+        f"Relative closure {small(closure['relative'])}."
     )
 
 

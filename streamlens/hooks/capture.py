@@ -18,22 +18,21 @@ from torch import Tensor
 
 from streamlens.axes import TokenMask
 from streamlens.carries import Renorm, walk
-from streamlens.errors import ClosureError, InputError, WiringError
+from streamlens.errors import ClosureError, WiringError
 from streamlens.hooks import levels
-from streamlens.hooks.forward import Batch, prepare
+from streamlens.hooks.forward import Batch
 from streamlens.hooks.patterns import Attended, recorded_attention
+from streamlens.hooks.prompts import Positions, Prompt, batch_for
 from streamlens.hooks.scope import HookScope, quiet_eval
+from streamlens.hooks.split import Parts, Split, experts, heads, neurons, sources
 from streamlens.hooks.taps import Listener, attach
 from streamlens.ledger import SINK_RATIO, Ledger
 from streamlens.models.handle import ModelHandle
-from streamlens.models.tokens import Encoded, encode, find_position
+from streamlens.models.tokens import encode
 from streamlens.models.wiring import Experts, Wiring
 
 #: relative closing error above which the sum counts as wrong; roundings reach 3e-7 in float32 (measured)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
-
-Prompt = str | Sequence[str] | Tensor | Sequence[Sequence[int]]
-Positions = None | str | int | Sequence[int | str]
 
 
 class Along(Protocol):
@@ -103,21 +102,21 @@ def decompose(
     if not splits:
         return ledger
     vector = None if along is None else along.at(ledger)
-    parts: dict[int, levels.Parts] = {}
+    parts: dict[int, Parts] = {}
     with quiet_eval(model.model):
         for split in splits:
             if level == "source":
-                parts[split.row] = levels.sources(model, split, _call_of(split, attended), batch)
+                parts[split.row] = sources(model, split, _call_of(split, attended), batch)
             elif level == "head":
-                parts[split.row] = levels.heads(model, split)
+                parts[split.row] = heads(model, split)
             elif isinstance(split.maker, Experts):
-                parts[split.row] = levels.experts(model, wiring, split, ledger.added[split.row], batch)
+                parts[split.row] = experts(model, wiring, split, ledger.added[split.row], batch)
             else:
-                parts[split.row] = levels.neurons(model, split, top=top, along=vector)
+                parts[split.row] = neurons(model, split, top=top, along=vector)
         return levels.refine(ledger, parts, level=level)
 
 
-def _call_of(split: levels.Split, attended: Mapping[str, list[Attended]]) -> Attended:
+def _call_of(split: Split, attended: Mapping[str, list[Attended]]) -> Attended:
     """The attention call behind a projection: the module around it that called transformers' attention."""
     tap = split.maker.tap
     around = [".".join(tap.module.split(".")[:n]) for n in range(tap.module.count("."), 0, -1)]
@@ -131,49 +130,6 @@ def _call_of(split: levels.Split, attended: Mapping[str, list[Attended]]) -> Att
     )
 
 
-def batch_for(
-    model: ModelHandle, wiring: Wiring, encoded: Encoded, positions: Positions, extra: Mapping[str, Any]
-) -> Batch:
-    """The prepared batch whose kept positions are tokens of the wiring's stream.
-
-    Raises:
-        InputError: A position that does not exist; decoder ids that do not fit the prompts.
-    """
-    if wiring.stream != "decoder":
-        if wiring.stream == "encoder" and "decoder_input_ids" not in extra:
-            extra = {**extra, "decoder_input_ids": _decoder_start(model, len(encoded.ids))}
-        kept = _kept(model, encoded, positions)
-        return prepare(model.model, encoded.ids, encoded.mask, kept=kept, device=model.device, extra=extra)
-    source = prepare(model.model, encoded.ids, encoded.mask, device=model.device, extra={})
-    extra = {**source.inputs, **extra}
-    ids = extra.pop("decoder_input_ids", None)
-    mask = extra.pop("decoder_attention_mask", None)
-    ids = _decoder_start(model, len(encoded.ids)) if ids is None else ids
-    target = encode(model.tokenizer, ids, attention_mask=mask)
-    if len(target.ids) != len(encoded.ids):
-        raise InputError(
-            f"decoder_input_ids has a row per prompt; got {len(target.ids)} for {len(encoded.ids)}."
-        )
-    names = ("decoder_input_ids", "decoder_attention_mask")
-    kept = _kept(model, target, positions)
-    return prepare(
-        model.model, target.ids, target.mask, kept=kept, device=model.device, extra=extra, names=names
-    )
-
-
-def _decoder_start(model: ModelHandle, rows: int) -> Tensor:
-    config: Any = model.model.config
-    start = next(
-        (
-            i
-            for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-            if (i := getattr(config, name, None)) is not None
-        ),
-        0,
-    )
-    return torch.full((rows, 1), start)
-
-
 def capture(
     model: ModelHandle,
     wiring: Wiring,
@@ -182,16 +138,14 @@ def capture(
     prompts: tuple[str, ...],
     keep_logits: bool,
     provenance: Mapping[str, Any],
-    splits: Sequence[levels.Split] = (),
+    splits: Sequence[Split] = (),
 ) -> Ledger:
     """One forward over a prepared batch, as a Ledger. See `decompose`."""
     seen = _Seen(wiring)
     with quiet_eval(model.model), HookScope() as scope:
         for split in splits:
             split.attach(scope, model.modules)
-        attach(
-            scope, model.modules, wiring, batch, [*seen.taps(), *(x for s in splits for x in s.listeners())]
-        )
+        attach(scope, model.modules, wiring, batch, [*seen.taps(), *(x for s in splits for x in s.listeners())])
         output = model.model(**batch.inputs)
         stream = batch.keep(seen.stream)
         norms = tuple(model.frozen_norm(norm, seen.arrivals[n]) for n, norm in enumerate(wiring.norms))
@@ -263,19 +217,6 @@ class _Seen:
 
 def _put(table: dict[int, Tensor], key: int, tensor: Tensor) -> None:
     table[key] = tensor.clone()
-
-
-def _kept(model: ModelHandle, encoded: Encoded, positions: Positions) -> list[list[int]] | None:
-    if positions is None:
-        return None
-    wanted = [positions] if isinstance(positions, int | str) else list(positions)
-    if not wanted:
-        raise InputError("positions names at least one position; got none.")
-    rows = []
-    for ids, mask in zip(encoded.ids, encoded.mask, strict=True):
-        texts = model.token_texts(ids[mask].tolist())
-        rows.append([find_position(texts, token) for token in wanted])
-    return rows
 
 
 def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: TokenMask) -> float:

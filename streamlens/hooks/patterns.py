@@ -51,9 +51,7 @@ def recorded_attention(model: nn.Module) -> Iterator[dict[str, list[Attended]]]:
     def get_interface(self: Any, implementation: str, default: Callable) -> Callable:
         attend = original(self, implementation, default)
 
-        def recording(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
-        ):
+        def recording(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any):
             output, pattern = attend(module, query, key, value, *args, **kwargs)
             name = names.get(id(module))
             if name is not None and isinstance(pattern, Tensor) and pattern.dim() == 4:
@@ -91,9 +89,7 @@ def _eager(model: nn.Module) -> Iterator[None]:
     """Every config of the model says "eager" inside, and what it said before again afterwards."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     before = [
-        (c, c._attn_implementation_internal)
-        for c in configs.values()
-        if hasattr(c, "_attn_implementation_internal")
+        (c, c._attn_implementation_internal) for c in configs.values() if hasattr(c, "_attn_implementation_internal")
     ]
     try:
         for config, _ in before:

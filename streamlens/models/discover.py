@@ -58,9 +58,7 @@ def _choose(model: nn.Module, stacks: Sequence[Stack], stream: str, recording: R
     if shape := parallel_streams(model, recording):
         raise WiringError(f"The blocks hand on several parallel streams, {shape}, not one.", hint=hint)
     if not stacks:
-        raise WiringError(
-            "No list of blocks is called with one stream of shape [batch, pos, d_model].", hint=hint
-        )
+        raise WiringError("No list of blocks is called with one stream of shape [batch, pos, d_model].", hint=hint)
     if stream == "only" and len(stacks) > 1:
         names = " and ".join(stack.name for stack in stacks)
         raise WiringError(f"The stream runs through several lists of blocks, {names}, not one.", hint=hint)
@@ -90,14 +88,8 @@ class _Discovery:
         for layer, block in enumerate(blocks):
             if layer:
                 between = self._calls(blocks[layer - 1].event.end, block.event.start, block.stream)
-                self._step(
-                    f"the input of block {layer}", block.stream, blocks[layer - 1].output, between, layer
-                )
-            inside = [
-                e
-                for e in self._calls(block.event.start, block.event.end, block.output)
-                if e.within(block.event)
-            ]
+                self._step(f"the input of block {layer}", block.stream, blocks[layer - 1].output, between, layer)
+            inside = [e for e in self._calls(block.event.start, block.event.end, block.output) if e.within(block.event)]
             self._step(f"block {layer}", block.output, block.stream, inside, layer)
         final = Tap(module=last.event.module, call=last.event.call)
         after = [e for e in self.recording.events if e.start > last.event.end]
@@ -163,9 +155,7 @@ class _Discovery:
 
     def _between_stacks(self, first: Event) -> list[Event]:
         """The calls before a block, an encoder's left out."""
-        start = max(
-            (s.blocks[-1].event.end for s in self.stacks if s.blocks[-1].event.end < first.start), default=-1
-        )
+        start = max((s.blocks[-1].event.end for s in self.stacks if s.blocks[-1].event.end < first.start), default=-1)
         return [e for e in self.recording.events if start < e.start < first.start]
 
     def _step(self, what: str, target: Tensor, base: Tensor, calls: list[Event], layer: int) -> None:
@@ -196,16 +186,12 @@ class _Discovery:
             if same(shaped(event.output, target), target):
                 z = shaped(event.inputs[0], target)
                 earlier = [e for e in calls if e.end <= event.start]
-                if self._sum_from(
-                    z, base, earlier, [n for n in norms if n[0].end <= event.start], layer, depth
-                ):
+                if self._sum_from(z, base, earlier, [n for n in norms if n[0].end <= event.start], layer, depth):
                     self.steps.renorm(norm)
                     return True
         if self._sum_from(target, base, calls, norms, layer, depth, direct=False):
             return True
-        return self._with_constants(target, base, outputs, layer) or self._by_way_of(
-            target, base, calls, layer, depth
-        )
+        return self._with_constants(target, base, outputs, layer) or self._by_way_of(target, base, calls, layer, depth)
 
     def _sum_from(
         self,
@@ -242,9 +228,7 @@ class _Discovery:
         """A sum in which the block also adds one of its own parameters (GPT-NeoX Japanese: attention's bias)."""
         block = self.stack.blocks[layer].event.module
         names = [
-            f"{block}.{name}"
-            for name, p in self.modules[block].named_parameters()
-            if tuple(p.shape) == base.shape[-1:]
+            f"{block}.{name}" for name, p in self.modules[block].named_parameters() if tuple(p.shape) == base.shape[-1:]
         ]
         parameters = dict(self.model.named_parameters())
         constants = [parameters[name].detach().expand_as(target).clone() for name in names]

@@ -46,11 +46,7 @@ def find_head(
     if not isinstance(logits, Tensor):
         return None, "The model returns no logits."
     modules = dict(model.named_modules())
-    heads = [
-        e
-        for e in after
-        if e.output is not None and _covers(e.output, logits) and is_affine(modules[e.module], e)
-    ]
+    heads = [e for e in after if e.output is not None and _covers(e.output, logits) and is_affine(modules[e.module], e)]
     if not heads:
         return None, "No unembedding of the form W h + b was found between the final stream and the logits."
     event = heads[-1]
@@ -121,9 +117,7 @@ def _after_unembedding(
     if scale is not None:
         return snap(scale, numbers, LOOSE[raw.dtype])[0], None, ""
     for name, tensor in [*model.named_buffers(), *model.named_parameters()]:
-        if tensor.numel() == logits.shape[-1] and (
-            s := _ratio(logits.double() - tensor.double().flatten(), raw)
-        ):
+        if tensor.numel() == logits.shape[-1] and (s := _ratio(logits.double() - tensor.double().flatten(), raw)):
             return snap(s, numbers, LOOSE[raw.dtype])[0], None, name
     for cap in numbers:
         if logits.abs().max() <= cap * (1 + 1e-6):

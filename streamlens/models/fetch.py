@@ -98,9 +98,7 @@ def _pip_failed(spec: ModelSpec, folder: Path, stdout: str, stderr: str) -> Exce
         return OSError(f"pip: No space left on device: {folder}")  # `explained` says the rest
     skipped = _SKIPPED.findall(stdout)
     said = skipped[-1] if skipped else _last_error(stderr)
-    said = re.sub(r"//[^/@\s]+@", "//****@", said).rstrip(".")[
-        :300
-    ]  # an index's password is not ours to show
+    said = re.sub(r"//[^/@\s]+@", "//****@", said).rstrip(".")[:300]  # an index's password is not ours to show
     again = f"pull {spec.name} again"
     if skipped or _CUT_OFF.search(said):
         return ModelError(

@@ -104,9 +104,7 @@ class ModelHandle:
 
     @cached_property
     def _encoder_projections(self) -> Mapping[int, Projection | Experts | str]:
-        return find_projections(
-            self.model, self._encoder_wiring, record(self.model, probe_inputs(self.model))
-        )
+        return find_projections(self.model, self._encoder_wiring, record(self.model, probe_inputs(self.model)))
 
     @cached_property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -231,9 +229,7 @@ class ModelHandle:
         try:
             from transformer_lens.model_bridge import TransformerBridge
         except ImportError as error:
-            raise ModelError(
-                "transformer-lens is not installed.", hint="pip install transformer-lens"
-            ) from error
+            raise ModelError("transformer-lens is not installed.", hint="pip install transformer-lens") from error
         shared = {id(t): t for t in [*self.model.parameters(), *self.model.buffers()]}
         twin = copy.deepcopy(self.model, shared)
         try:
@@ -243,6 +239,4 @@ class ModelHandle:
 
     def __repr__(self) -> str:
         w = self.wiring
-        return (
-            f"ModelHandle({self.name}: {w.n_layers} layers, d_model {w.d_model}, {self.dtype}, {self.device})"
-        )
+        return f"ModelHandle({self.name}: {w.n_layers} layers, d_model {w.d_model}, {self.dtype}, {self.device})"

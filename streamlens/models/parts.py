@@ -25,9 +25,7 @@ _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_q_heads"
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_k_heads")
 
 
-def find_projections(
-    model: nn.Module, wiring: Wiring, recording: Recording
-) -> dict[int, Projection | Experts | str]:
+def find_projections(model: nn.Module, wiring: Wiring, recording: Recording) -> dict[int, Projection | Experts | str]:
     """For each row that is a module's write: its projection, or one sentence why it cannot be split.
 
     Args:
@@ -40,9 +38,7 @@ def find_projections(
     found: dict[int, Projection | Experts | str] = {}
     for row, write in enumerate(wiring.writes):
         if write.tap is not None and write.site.layer is not None:
-            found[row] = _projection(
-                model, modules, write, events[write.tap.module, write.tap.call], recording
-            )
+            found[row] = _projection(model, modules, write, events[write.tap.module, write.tap.call], recording)
     return found
 
 
@@ -53,7 +49,7 @@ def _projection(
     if linear is None and (experts := _experts(modules, event, recording.events)) is not None:
         return experts
     if linear is None:
-        return f"{write.site} is not the output of one linear module, so its parts cannot be told apart."
+        return f"{write.site} is the output neither of one linear module nor of routed experts: it has no parts."
     tap, width = Tap(module=linear.module, call=linear.call), linear.inputs[0].shape[-1]
     if write.site.kind not in ("attn", "cross_attn"):
         return Projection(tap=tap, norm=norm, width=width)
@@ -116,7 +112,16 @@ def _experts(modules: Mapping[str, nn.Module], event: Event, events: Sequence[Ev
             terms = {} if found is None else dict(t for group in found.groups for t in group)
             if 0 in terms:
                 return Experts(tap=tap, norm=norm, coefficient=terms[0])
+            if any(_gated(made.output - values[0], value) for value in values[1:]):
+                return Experts(tap=tap, norm=norm, coefficient=1.0)
     return None
+
+
+def _gated(rest: Tensor, value: Tensor) -> bool:
+    """Whether `rest` is `value` times one number per token: a shared expert behind a gate (Qwen2-MoE)."""
+    rest, value = rest.double(), value.double()
+    gate = (rest * value).sum(-1, keepdim=True) / value.square().sum(-1, keepdim=True).clamp_min(1e-300)
+    return bool((rest - gate * value).norm() < 1e-4 * rest.norm())
 
 
 def _linear_giving(modules: Mapping[str, nn.Module], event: Event, events: Sequence[Event]) -> Event | None:

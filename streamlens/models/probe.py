@@ -25,9 +25,7 @@ def probe_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
         raise WiringError("The model names no table of token embeddings (get_input_embeddings).") from error
     vocab = min(rows, getattr(config.get_text_config(), "vocab_size", None) or rows)
     generator = torch.Generator().manual_seed(seed)
-    special = {
-        i for i in (getattr(config.get_text_config(), "pad_token_id", None), 0, 1, 2, 3) if isinstance(i, int)
-    }
+    special = {i for i in (getattr(config.get_text_config(), "pad_token_id", None), 0, 1, 2, 3) if isinstance(i, int)}
     allowed = torch.tensor([i for i in range(vocab) if i not in special] or list(range(vocab)))
 
     def tokens(length: int) -> Tensor:

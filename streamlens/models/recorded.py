@@ -30,8 +30,4 @@ def same(a: Tensor, b: Tensor) -> bool:
 def shaped(value: Tensor | None, like: Tensor) -> Tensor:
     """A recorded tensor in the stream's shape: reshaped, or one prompt's row given to all."""
     assert value is not None
-    return (
-        value.reshape(like.shape)
-        if value.numel() == like.numel()
-        else value.reshape(like[:1].shape).expand_as(like)
-    )
+    return value.reshape(like.shape) if value.numel() == like.numel() else value.reshape(like[:1].shape).expand_as(like)

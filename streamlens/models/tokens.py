@@ -124,9 +124,7 @@ def find_position(tokens: Sequence[str], token: str | int) -> int:
     listed = " ".join(f"{i}:{t!r}" for i, t in enumerate(tokens))
     if isinstance(token, int):
         if not -len(tokens) <= token < len(tokens):
-            raise InputError(
-                f"A position is between 0 and {len(tokens) - 1}; got {token}.", hint=f"Tokens: {listed}"
-            )
+            raise InputError(f"A position is between 0 and {len(tokens) - 1}; got {token}.", hint=f"Tokens: {listed}")
         return token % len(tokens)
     exact = [i for i, t in enumerate(tokens) if t == token]
     found = exact or [i for i, t in enumerate(tokens) if t.strip() == token.strip() and t.strip()]

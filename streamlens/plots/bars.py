@@ -83,9 +83,7 @@ def _colours(palette: str) -> tuple[str, str]:
 def _what_they_sum_to(rows: pd.DataFrame, sum_error: float | None) -> str:
     """Whether the total may be called the model's own value: it was compared, and every part is there."""
     parts: Any = rows["component"]
-    missing = (
-        len(set(parts.cat.categories) - set(parts)) if isinstance(parts.dtype, pd.CategoricalDtype) else 0
-    )
+    missing = len(set(parts.cat.categories) - set(parts)) if isinstance(parts.dtype, pd.CategoricalDtype) else 0
     if missing:
         return f"the total; {missing} more parts are not in this frame"
     return "the total" if sum_error is None else f"the model's own value within {sum_error:.0e}"
@@ -114,15 +112,11 @@ def _waterfall(bars: list[tuple[str, float]], total: float, colours: tuple[str, 
         hatch = ["/" if _is_other(bars[i][0]) else "" for i in at]
         marker = {"color": colour, "pattern": {"shape": hatch, "fillmode": "replace", "size": 6}}
         if at:
-            figure.add_bar(
-                name=word, marker=marker, **_trace([bars[i] for i in at], at, [ends[i] for i in at])
-            )
+            figure.add_bar(name=word, marker=marker, **_trace([bars[i] for i in at], at, [ends[i] for i in at]))
     end = {"color": theme.NEUTRAL}
     figure.add_bar(name="total", marker=end, **_trace([("total", total)], [len(bars)], [total]))
     for i, x in enumerate(ends):
-        figure.add_shape(
-            type="line", x0=x, x1=x, y0=i - 0.36, y1=i + 1.36, line={**end, "width": 1}, layer="below"
-        )
+        figure.add_shape(type="line", x0=x, x1=x, y0=i - 0.36, y1=i + 1.36, line={**end, "width": 1}, layer="below")
     return figure
 
 
@@ -137,9 +131,7 @@ def _trace(bars: list[tuple[str, float]], rows: Sequence[int], ends: Sequence[fl
         "text": [signed(size) for size in sizes],
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [
-            [plotly_escape(label), signed(end)] for (label, _), end in zip(bars, ends, strict=True)
-        ],
+        "customdata": [[plotly_escape(label), signed(end)] for (label, _), end in zip(bars, ends, strict=True)],
         "hovertemplate": "%{customdata[0]}: %{text}<br>running sum %{customdata[1]}<extra></extra>",
     }
 

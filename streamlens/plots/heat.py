@@ -195,9 +195,7 @@ def _lay_out(figure: go.Figure, parts: list[str], columns: list[Token], *, title
         },
     )
     if len(parts) > _TALL:
-        figure.add_scatter(
-            x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip"
-        )  # axes need a trace
+        figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")  # axes need a trace
         figure.update_layout(xaxis2={**across, "side": "top", "overlaying": "x", "matches": "x"})
 
 
@@ -240,9 +238,7 @@ def _place_bar(figure: go.Figure, *, title_px: int) -> None:
     figure.update_layout(coloraxis={"colorbar": {"y": 1 + (margin.t - title_px) / inner, "yanchor": "top"}})
 
 
-def _summary(
-    cells: np.ndarray, parts: list[str], columns: list[Token], sink: np.ndarray, *, signs: bool
-) -> str:
+def _summary(cells: np.ndarray, parts: list[str], columns: list[Token], sink: np.ndarray, *, signs: bool) -> str:
     """The largest cell in words; sinks are named and, unless there is nothing else, do not compete."""
     sizes = np.nan_to_num(np.abs(cells), nan=-1.0)
     row, column = np.unravel_index(np.argmax(np.where(sink & ~sink.all(), -1.0, sizes)), cells.shape)

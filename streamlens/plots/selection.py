@@ -90,9 +90,7 @@ class Selection:
         return self.rows.loc[self.rows["position"] == wanted]
 
 
-def pick(
-    frame: pd.DataFrame, *, value: str, prompt_id: int | None = None, reader: str | None = None
-) -> Selection:
+def pick(frame: pd.DataFrame, *, value: str, prompt_id: int | None = None, reader: str | None = None) -> Selection:
     """The part of `frame` that one figure shows.
 
     Args:

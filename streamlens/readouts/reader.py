@@ -148,9 +148,7 @@ class Reader:
         return norm.scale[..., None] * folded
 
     @classmethod
-    def _of_tokens(
-        cls, model: Readable, ids: Sequence[int], mix: Tensor, rows: tuple[str, ...], name: str
-    ) -> "Reader":
+    def _of_tokens(cls, model: Readable, ids: Sequence[int], mix: Tensor, rows: tuple[str, ...], name: str) -> "Reader":
         head = model.unembedding(ids)
         matrix, bias = head.matrix.cpu(), head.bias.cpu()
         vocabulary = Vocabulary(ids=tuple(ids), mix=mix, matrix=matrix, bias=bias, softcap=head.softcap)

@@ -45,15 +45,10 @@ def table_html(frame: pd.DataFrame, *, caption: str, footer: str = "") -> str:
         for name, kind in kinds.items()
     )
     columns = [
-        [f'<td class="{kind}">{_cell(value, name=name)}</td>' for value in frame[name]]
-        for name, kind in kinds.items()
+        [f'<td class="{kind}">{_cell(value, name=name)}</td>' for value in frame[name]] for name, kind in kinds.items()
     ]
     body = "\n".join(f"<tr>{''.join(cells)}</tr>" for cells in zip(*columns, strict=True))
-    foot = (
-        f'<tfoot><tr><td colspan="{len(kinds)}">{_cell(footer, name=None)}</td></tr></tfoot>'
-        if footer
-        else ""
-    )
+    foot = f'<tfoot><tr><td colspan="{len(kinds)}">{_cell(footer, name=None)}</td></tr></tfoot>' if footer else ""
     label = html.escape(visible(caption), quote=True)
     return f'<table aria-label="{label}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>'
 

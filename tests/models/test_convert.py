@@ -128,9 +128,7 @@ def test_quiet_gives_back_the_users_settings_after_an_error():
 
 def test_a_tokenizer_that_drifts_is_refused(tmp_path):
     write_gguf(tmp_path / "tiny.gguf", tied=True)
-    with pytest.raises(
-        ModelError, match=r"must give \[1, 2\] for 'the cat'; converted it gives \[258, 261\]"
-    ):
+    with pytest.raises(ModelError, match=r"must give \[1, 2\] for 'the cat'; converted it gives \[258, 261\]"):
         convert.gguf_to_folder(tmp_path / "tiny.gguf", tmp_path / "out", sample=("the cat", (1, 2)))
 
 

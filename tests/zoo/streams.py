@@ -12,9 +12,7 @@ def _carry(name: str, wiring: str, note: str, auto: str = "AutoModelForCausalLM"
 
 def _several(name: str, streams: int, note: str, auto: str = "AutoModelForCausalLM", **config: Any) -> Entry:
     wiring = "several-streams"
-    return Entry(
-        name=name, kind="decoder", wiring=wiring, streams=streams, note=note, auto=auto, config=config
-    )
+    return Entry(name=name, kind="decoder", wiring=wiring, streams=streams, note=note, auto=auto, config=config)
 
 
 GEMMA4 = {

@@ -1,0 +1,73 @@
+"""From encoded prompts to a batch whose kept positions are tokens of the stream that is read.
+
+1. A model with one stream, and an encoder: the prompt's own tokens.
+2. A decoder behind an encoder: the prompt is the encoder's; the kept positions are tokens of
+   `decoder_input_ids`, by default the start token alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamlens.errors import InputError
+from streamlens.hooks.forward import Batch, prepare
+from streamlens.models.handle import ModelHandle
+from streamlens.models.tokens import Encoded, encode, find_position
+from streamlens.models.wiring import Wiring
+
+Prompt = str | Sequence[str] | Tensor | Sequence[Sequence[int]]
+Positions = None | str | int | Sequence[int | str]
+
+
+def batch_for(
+    model: ModelHandle, wiring: Wiring, encoded: Encoded, positions: Positions, extra: Mapping[str, Any]
+) -> Batch:
+    """The prepared batch whose kept positions are tokens of the wiring's stream.
+
+    Raises:
+        InputError: A position that does not exist; decoder ids that do not fit the prompts.
+    """
+    if wiring.stream != "decoder":
+        if wiring.stream == "encoder" and "decoder_input_ids" not in extra:
+            extra = {**extra, "decoder_input_ids": _decoder_start(model, len(encoded.ids))}
+        kept = _kept(model, encoded, positions)
+        return prepare(model.model, encoded.ids, encoded.mask, kept=kept, device=model.device, extra=extra)
+    source = prepare(model.model, encoded.ids, encoded.mask, device=model.device, extra={})
+    extra = {**source.inputs, **extra}
+    ids = extra.pop("decoder_input_ids", None)
+    mask = extra.pop("decoder_attention_mask", None)
+    ids = _decoder_start(model, len(encoded.ids)) if ids is None else ids
+    target = encode(model.tokenizer, ids, attention_mask=mask)
+    if len(target.ids) != len(encoded.ids):
+        raise InputError(f"decoder_input_ids has a row per prompt; got {len(target.ids)} for {len(encoded.ids)}.")
+    names = ("decoder_input_ids", "decoder_attention_mask")
+    kept = _kept(model, target, positions)
+    return prepare(model.model, target.ids, target.mask, kept=kept, device=model.device, extra=extra, names=names)
+
+
+def _decoder_start(model: ModelHandle, rows: int) -> Tensor:
+    config: Any = model.model.config
+    start = next(
+        (
+            i
+            for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+            if (i := getattr(config, name, None)) is not None
+        ),
+        0,
+    )
+    return torch.full((rows, 1), start)
+
+
+def _kept(model: ModelHandle, encoded: Encoded, positions: Positions) -> list[list[int]] | None:
+    if positions is None:
+        return None
+    wanted = [positions] if isinstance(positions, int | str) else list(positions)
+    if not wanted:
+        raise InputError("positions names at least one position; got none.")
+    rows = []
+    for ids, mask in zip(encoded.ids, encoded.mask, strict=True):
+        texts = model.token_texts(ids[mask].tolist())
+        rows.append([find_position(texts, token) for token in wanted])
+    return rows
