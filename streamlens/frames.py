@@ -32,6 +32,15 @@ _ROW = {
     "component": ("category", "the row's label; ordered as in the stream"),
     "order": ("int32", "the row's number in stream order"),
 }
+#: further columns of a ledger whose writes are split; the part's number, missing where a row is no such part
+PARTS = {
+    "head": ("Int16", "query head"),
+    "neuron": ("Int32", "hidden unit of the MLP"),
+    "expert": ("Int16", "expert of a mixture"),
+    "source": ("Int32", "source position that the head reads from"),
+    "source_token": ("str", "its token's text"),
+    "attention": ("float32", "attention probability from this token to the source token"),
+}
 #: frame -> column -> (type, meaning)
 SCHEMAS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "writes": {
@@ -147,8 +156,28 @@ def _table(
     columns["component"] = pd.Categorical.from_codes(np.tile(np.arange(rows), tokens), labels, ordered=True)
     columns["order"] = np.tile(np.arange(rows), tokens)
     columns |= {**constants, **values}
-    frame = pd.DataFrame(columns)[list(SCHEMAS[schema])]
-    return frame.astype({name: kind for name, (kind, _) in SCHEMAS[schema].items()})
+    types = {name: kind for name, (kind, _) in SCHEMAS[schema].items()}
+    if ledger.split_error:
+        columns |= _parts(ledger, sites, tokens)
+        types |= {name: kind for name, (kind, _) in PARTS.items()}
+    return pd.DataFrame(columns)[list(types)].astype(types)
+
+
+def _parts(ledger: Ledger, sites: Sequence[Site], tokens: int) -> dict[str, Any]:
+    """The columns of `PARTS`."""
+    columns: dict[str, Any] = {}
+    for name in ("head", "neuron", "expert", "source"):
+        numbers = [getattr(site, name) for site in sites] * tokens
+        columns[name] = pd.array(numbers, dtype=PARTS[name][0])
+    prompts = torch.nonzero(ledger.mask)[:, 0].tolist()
+    columns["source_token"] = np.array(
+        [None if s.source is None else ledger.source_text(s, prompt) for prompt in prompts for s in sites], dtype=object
+    )
+    seen = np.full((len(sites), tokens), np.nan, dtype=np.float32)
+    if ledger.attention is not None:
+        seen[: len(ledger.sites)] = ledger.attention[:, ledger.mask].cpu().numpy()
+    columns["attention"] = seen.T.reshape(-1)
+    return columns
 
 
 def _flat(value: Tensor, ledger: Ledger) -> np.ndarray:

@@ -60,6 +60,8 @@ class Ledger:
         normed: The final norm's real output; None where the ledger is cut off before the end.
         logits: The model's own logits at the kept positions; None if there are none or they were not kept.
         prompts: The prompts as given, or as decoded.
+        context: Text of all of each prompt's own tokens, kept or not.
+        encoder_context: For a decoder, the same of its encoder; what cross-attention reads.
         provenance: Model, revision, device, dtype, BOS choice, level, versions.
     """
 
@@ -82,6 +84,8 @@ class Ledger:
     normed: Stream | None = None
     logits: Float[Tensor, "batch pos vocab"] | None = None
     prompts: tuple[str, ...]
+    context: tuple[tuple[str, ...], ...]
+    encoder_context: tuple[tuple[str, ...], ...] = ()
     provenance: Mapping[str, Any]
 
     @property
@@ -147,6 +151,11 @@ class Ledger:
         named = find(label, dict.fromkeys([*self.sites, *wholes]))
         rows = [n for n, site in enumerate(self.sites) if site == named]
         return rows[0] if rows else max(n for n, site in enumerate(wholes) if site == named)
+
+    def source_text(self, site: Site, prompt: int) -> str | None:
+        """The text of the token a source row reads; None where a shorter prompt has no such token."""
+        texts = (self.encoder_context if site.kind == "cross_attn" else self.context)[prompt]
+        return texts[site.source] if site.source is not None and site.source < len(texts) else None
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per (prompt, position, write); see `streamlens.frames.writes_frame` for the columns."""

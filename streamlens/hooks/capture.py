@@ -83,7 +83,8 @@ def decompose(
         ClosureError: The writes do not sum to the stream, or the parts of one not to it.
         WiringError: A write cannot be split, with the reason.
 
-    Cost: one forward, and for parts O(parts x positions x d_model) more. Memory: the writes, [write, batch, pos, d_model] in the model's dtype, and the logits.
+    Cost: one forward, and for parts O(parts x positions x d_model) more. Memory: the writes, [write, batch, pos,
+    d_model] in the model's dtype, and the logits.
     """
     encoded = encode(model.tokenizer, prompt, attention_mask=attention_mask, prepend_bos=prepend_bos)
     wiring = model.wiring_of(stream)
@@ -169,10 +170,20 @@ def capture(
             normed=seen.normed if wiring.final_norm else stream,
             logits=batch.keep(logits) if keep_logits and wiring.head and isinstance(logits, Tensor) else None,
             prompts=prompts,
+            context=_context(model, batch, "decoder_input_ids" if wiring.stream == "decoder" else "input_ids"),
+            encoder_context=_context(model, batch, "input_ids") if wiring.stream == "decoder" else (),
             provenance=provenance,
         )
         _require_closure(ledger, exact=wiring.exact)
     return ledger
+
+
+def _context(model: ModelHandle, batch: Batch, name: str) -> tuple[tuple[str, ...], ...]:
+    """The text of all tokens of each prompt, as the forward got them under this name."""
+    ids = batch.inputs[name].cpu()
+    mask = batch.inputs.get(name.replace("input_ids", "attention_mask"))
+    lengths = [ids.shape[1]] * len(ids) if mask is None else mask.sum(-1).tolist()
+    return tuple(model.token_texts(row[:length]) for row, length in zip(ids.tolist(), lengths, strict=True))
 
 
 class _Seen:

@@ -172,15 +172,13 @@ def experts(model: ModelHandle, wiring: Wiring, split: Split, whole: Tensor, bat
     names = list(kwargs)
     values = [*args, *kwargs.values()]
     index = next((v for v in values if isinstance(v, Tensor) and not v.is_floating_point()), None)
-    if index is None:
+    weights = next((n for n, v in enumerate(values) if _are_weights(v, index)), None)
+    if index is None or weights is None:
         raise WiringError(
-            f"The experts of {split.write.site} are not called with the numbers of the chosen ones, so they cannot "
-            "be told apart.",
+            f"The experts of {split.write.site} are not called with the numbers and weights of the chosen ones, so "
+            "they cannot be told apart.",
             hint="Choose other writes with sites=.",
         )
-    weights = next(
-        n for n, v in enumerate(values) if isinstance(v, Tensor) and v.shape == index.shape and v.is_floating_point()
-    )
     module = model.modules[split.maker.tap.module]
     choices = batch.keep(as_stream(index, wiring, batch))
     rows: dict[int, Tensor] = {}
@@ -205,6 +203,11 @@ def experts(model: ModelHandle, wiring: Wiring, split: Split, whole: Tensor, bat
         return parts
     other = replace(split.write.site, part="other")
     return Parts((*parts.sites, other), torch.cat([parts.rows, rest[None]]))
+
+
+def _are_weights(value: Any, index: Tensor | None) -> bool:
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return is_float and index is not None and value.shape == index.shape
 
 
 def _by_head(model: ModelHandle, split: Split) -> tuple[Tensor, Tensor]:

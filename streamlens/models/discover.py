@@ -22,8 +22,8 @@ from streamlens.carries import Add, Rescale
 from streamlens.errors import WiringError
 from streamlens.hooks.record import Event, Recording, record
 from streamlens.models.blocks import Stack, find_stacks, parallel_streams
-from streamlens.models.ending import find_final_norm, find_head
 from streamlens.models.confirm import confirm
+from streamlens.models.ending import find_final_norm, find_head
 from streamlens.models.explain import explain
 from streamlens.models.label import Labels
 from streamlens.models.norms import identify_norm

@@ -123,9 +123,9 @@ def _after_unembedding(
         if logits.abs().max() <= cap * (1 + 1e-6):
             inner = cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-9, 1 - 1e-9))
             s = _ratio(inner, raw, flat=(logits.abs() < 0.99 * cap))
-            if s is not None and (s := snap(s, numbers, 1e-3)[0]):
-                if _close(cap * torch.tanh(raw.double() * s / cap), logits):
-                    return s, cap, ""
+            s = snap(s, numbers, 1e-3)[0] if s else None
+            if s and _close(cap * torch.tanh(raw.double() * s / cap), logits):
+                return s, cap, ""
     return None
 
 

@@ -196,6 +196,6 @@ def snap(value: float, numbers: Sequence[float], tolerance: float) -> list[float
     if near and near[0] == 1.0:
         return [1.0]
     short = next(
-        (s for digits in range(1, 8) if abs((s := float(f"{value:.{digits}g}")) - value) <= tolerance * abs(value))
+        s for digits in range(1, 8) if abs((s := float(f"{value:.{digits}g}")) - value) <= tolerance * abs(value)
     )
     return list(dict.fromkeys([*sorted(near, key=lambda n: abs(n - value))[:3], short, value]))

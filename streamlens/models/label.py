@@ -7,7 +7,6 @@
 3. The second write of one kind in one block gets a number: `L3.mlp_2`.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,7 @@ class Labels:
         self._modules = modules
         self._events = events
         # Qwen2MoeAttention is no mixture of experts: the family's name says nothing about a part
-        self._family = os.path.commonprefix([type(modules[name]).__name__ for name in ("", block)])
+        self._family = _shared_start(type(modules[""]).__name__, type(modules[block]).__name__)
         self._block_depth = block.count(".") + 1
         self._used: set[Site] = set()
 
@@ -112,6 +111,13 @@ class Labels:
             if kind:
                 return kind
         return None
+
+
+def _shared_start(a: str, b: str) -> str:
+    shared = 0
+    while shared < min(len(a), len(b)) and a[shared] == b[shared]:
+        shared += 1
+    return a[:shared]
 
 
 def _kind(table: Sequence[tuple[str, str]], word: str) -> str | None:

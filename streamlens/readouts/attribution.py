@@ -138,7 +138,8 @@ def _through_norm(ledger: Ledger, reader: Reader, matrix: Tensor):
 def _softcap(ledger: Ledger, reader: Reader) -> Tensor:
     """What the softcap does to the finished sum: mix @ (cap tanh(raw / cap) - raw)."""
     vocabulary = reader.vocabulary
-    assert vocabulary is not None and vocabulary.softcap is not None
+    assert vocabulary is not None
+    assert vocabulary.softcap is not None
     cap = vocabulary.softcap
     project, constant = _through_norm(ledger, reader, vocabulary.matrix.to(ledger.stream.device))
     raw = project(ledger.stream) + vocabulary.bias.to(ledger.stream.device)
