@@ -160,7 +160,7 @@ def _table(
     if ledger.split_error:
         columns |= _parts(ledger, sites, tokens)
         types |= {name: kind for name, (kind, _) in PARTS.items()}
-    return pd.DataFrame(columns)[list(types)].astype(types)
+    return pd.DataFrame(columns).reindex(columns=list(types)).astype(types)
 
 
 def _parts(ledger: Ledger, sites: Sequence[Site], tokens: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def drawn(seed: int, count: int, dtype: torch.dtype = torch.float32) -> list[Ten
     return [(size * torch.randn(2, 7, 16, generator=generator, dtype=torch.float64)).to(dtype) for size in sizes]
 
 
-def added(base: Tensor | None, groups, outputs, dtype_sum=None) -> Tensor:
+def added(base: Tensor | None, groups, outputs) -> Tensor:
     """`base` plus one group after another, each summed by itself first, in the tensors' own dtype."""
     stream = base
     for group in groups:
@@ -32,6 +32,11 @@ def added(base: Tensor | None, groups, outputs, dtype_sum=None) -> Tensor:
         update = sum(parts[1:], parts[0])
         stream = update if stream is None else stream + update
     return stream
+
+
+def known(dtype: torch.dtype) -> list[float]:
+    """Eight bits cannot tell 1.6667 from 1.67: in bfloat16 a multiplier has to be a number of the config."""
+    return COEFFICIENTS if dtype == torch.bfloat16 else []
 
 
 def terms_of(found) -> dict[int, float]:
@@ -57,14 +62,12 @@ def planted(draw, most: int = 3):
 def test_a_planted_sum_is_found_to_the_last_bit(seed, groups, dtype):
     base, *outputs = drawn(seed, 7, dtype)
     target = added(base, groups, outputs)
-    found = explain(target, [base], outputs)
+    found = explain(target, [base], outputs, numbers=known(dtype))
     assert found is not None
     assert found.exact
     assert (found.base, found.factor, found.residual) == (0, 1.0, 0.0)
     assert torch.equal(added(base, found.groups, outputs), target)
-    assert terms_of(found).keys() == dict(itertools.chain(*groups)).keys()
-    if dtype != torch.bfloat16:  # eight bits cannot tell 1.6667 from 1.67
-        assert terms_of(found) == dict(itertools.chain(*groups))
+    assert terms_of(found) == dict(itertools.chain(*groups))
 
 
 @settings(max_examples=60)
@@ -72,7 +75,7 @@ def test_a_planted_sum_is_found_to_the_last_bit(seed, groups, dtype):
 def test_so_is_one_that_starts_from_nothing(seed, groups, dtype):
     outputs = drawn(seed, 6, dtype)
     target = added(None, groups, outputs)
-    found = explain(target, [], outputs)
+    found = explain(target, [], outputs, numbers=known(dtype))
     assert found is not None
     assert found.exact
     assert found.base is None
@@ -189,7 +192,6 @@ class TestRefusals:
     def test_a_sum_with_something_more_in_it_is_not_explained(self, share):
         x, a, m, hidden = drawn(7, 4)
         assert explain(x + a + m + share * hidden, [x], [a, m]) is None
-        assert explain(x + a + m + share * hidden, [x], [a, m, hidden]) is not None
 
     def test_near_equal_outputs_make_no_difference_that_explains(self):
         """hidden = 1e4 (q - p) fits with coefficients of ten thousand: a near-singular system."""
@@ -215,6 +217,36 @@ class TestRefusals:
         most = outputs[:MAX_TERMS]
         assert len(terms_of(explain(sum(most, x), [x], outputs))) == MAX_TERMS
         assert explain(sum(outputs, x), [x], outputs) is None
+
+
+class TestSmallWrites:
+    """Real writes are small beside the stream: a thousandth of it and less where a sink is among the tokens."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("share", [1e-1, 1e-2, 1e-3, 1e-4])
+    def test_a_write_that_is_a_small_share_of_the_stream_is_found(self, share, dtype):
+        x, a, m = drawn(7, 3, dtype)
+        m = share * m
+        found = explain(x + a + m, [x], [a, m])
+        assert found is not None
+        assert found.exact
+        assert terms_of(found) == {0: 1.0, 1: 1.0}
+
+    def test_in_bfloat16_down_to_a_hundredth(self):
+        x, a, m = drawn(7, 3, torch.bfloat16)
+        m = 0.01 * m
+        assert terms_of(explain(x + a + m, [x], [a, m])) == {0: 1.0, 1: 1.0}
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_an_attention_sink_does_not_drown_the_writes(self, dtype):
+        """The default model's first token is 4,650 long and gets 1; its other tokens are 100 and get 30."""
+        x, a, m = drawn(15, 3, dtype)
+        for tensor, size in ((x, 1000.0), (a, 0.1), (m, 0.1)):
+            tensor[:, 0] *= size
+        found = explain(x + a + m, [x], [a, m])
+        assert found is not None
+        assert found.exact
+        assert terms_of(found) == {0: 1.0, 1: 1.0}
 
 
 def test_the_base_that_fits_is_named():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ from streamlens.models.wiring import Experts, Wiring
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
+@runtime_checkable
+@runtime_checkable
 class Along(Protocol):
     """A reader that can say which vector a write is multiplied with at each token."""
 

@@ -48,8 +48,8 @@ def recorded_attention(model: nn.Module) -> Iterator[dict[str, list[Attended]]]:
     found: dict[str, list[Attended]] = {}
     original = AttentionInterface.get_interface
 
-    def get_interface(self: Any, implementation: str, default: Callable) -> Callable:
-        attend = original(self, implementation, default)
+    def get_interface(self: Any, attn_implementation: str, default: Callable) -> Callable:
+        attend = original(self, attn_implementation, default)
 
         def recording(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any):
             output, pattern = attend(module, query, key, value, *args, **kwargs)

@@ -28,7 +28,7 @@ from streamlens.models.explain import explain
 from streamlens.models.label import Labels
 from streamlens.models.norms import identify_norm
 from streamlens.models.probe import known_numbers, probe_inputs
-from streamlens.models.recorded import distinct, same, shaped
+from streamlens.models.recorded import distinct, gives, same, shaped
 from streamlens.models.steps import Steps
 from streamlens.models.wiring import Norm, Tap, Wiring, Write
 
@@ -122,7 +122,7 @@ class _Discovery:
         target = block.stream
         before = self._calls(-1, block.event.start, target, broadcast=True)
         # dropout hands its input on: it would hide the sum it was given
-        before = [e for e in before if not any(same(t, e.output) for t in e.inputs)]
+        before = [e for e in before if not any(gives(e, t) for t in e.inputs)]
         leaves = [e for e in before if not any(self.modules[e.module].children())]
         for calls in (leaves, before):
             calls = distinct(calls, [], keep_inner=True)

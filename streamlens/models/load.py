@@ -81,7 +81,8 @@ def load(
 
 def _from_module(source: nn.Module, tokenizer: Any) -> ModelHandle:
     """A live module; a TransformerBridge hands over the Hugging Face model inside it."""
-    model, origin = source, "module"
+    model: Any = source
+    origin = "module"
     if hasattr(source, "original_model"):
         model, origin = source.original_model, "bridge"
         tokenizer = tokenizer or getattr(source, "tokenizer", None)

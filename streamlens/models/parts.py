@@ -18,7 +18,7 @@ from streamlens.hooks.record import Event, Recording
 from streamlens.models.ending import is_affine
 from streamlens.models.explain import explain
 from streamlens.models.norms import identify_norm
-from streamlens.models.recorded import distinct, same
+from streamlens.models.recorded import distinct, gives, same
 from streamlens.models.wiring import Experts, Norm, Projection, Tap, Wiring, Write
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_q_heads", "decoder_attention_heads")
@@ -79,18 +79,14 @@ def _before_norm(
 ) -> Iterator[tuple[Norm, Event]]:
     """Norms that made this output, each with the calls whose output it read."""
     for other in events:
-        if other.end > event.end or not _gives(other, event.output):
+        if other.output is None or other.end > event.end or not gives(other, event.output):
             continue
         if not other.inputs or other.inputs[0].shape != other.output.shape:
             continue
         tap = Tap(module=other.module, call=other.call)
         norm = identify_norm(modules[other.module], tap, other.inputs[0], other.output)
         if norm is not None:
-            yield from ((norm, e) for e in events if e.end <= other.start and _gives(e, other.inputs[0]))
-
-
-def _gives(event: Event, value: Tensor | None) -> bool:
-    return event.output is not None and value is not None and same(event.output, value)
+            yield from ((norm, e) for e in events if e.end <= other.start and gives(e, other.inputs[0]))
 
 
 def _experts(modules: Mapping[str, nn.Module], event: Event, events: Sequence[Event]) -> Experts | None:
@@ -126,7 +122,7 @@ def _gated(rest: Tensor, value: Tensor) -> bool:
 
 def _linear_giving(modules: Mapping[str, nn.Module], event: Event, events: Sequence[Event]) -> Event | None:
     for other in events:
-        if other.end <= event.end and _gives(other, event.output) and is_affine(modules[other.module], other):
+        if other.end <= event.end and gives(other, event.output) and is_affine(modules[other.module], other):
             return other
     return None
 

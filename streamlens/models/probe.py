@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from streamlens.errors import WiringError
 
 BATCH, LENGTH, DECODER_LENGTH = 2, 7, 5
 
 
-def probe_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
+def probe_inputs(model: Any, *, seed: int = 0) -> dict[str, Any]:
     """Keyword arguments for one small forward of a Hugging Face text model: random tokens, no padding."""
     config: Any = model.config
     try:
@@ -37,7 +37,7 @@ def probe_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
     return inputs
 
 
-def known_numbers(model: nn.Module) -> list[float]:
+def known_numbers(model: Any) -> list[float]:
     """Constants a coefficient may be: config values, their roots and reciprocals, one-element parameters."""
     found: list[float] = []
     for value in _numbers(model.config.to_dict()):

@@ -27,6 +27,11 @@ def same(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).norm() <= 1e-6 * b.norm())
 
 
+def gives(event: Event, value: Tensor | None) -> bool:
+    """Whether a call handed on these very numbers."""
+    return event.output is not None and value is not None and same(event.output, value)
+
+
 def shaped(value: Tensor | None, like: Tensor) -> Tensor:
     """A recorded tensor in the stream's shape: reshaped, or one prompt's row given to all."""
     assert value is not None

@@ -60,7 +60,7 @@ def encode(
         if attention_mask is not None:
             if attention_mask.shape != ids.shape:
                 raise InputError(
-                    f"attention_mask has the shape of the ids; got {tuple(attention_mask.shape)} for {tuple(ids.shape)}."
+                    f"attention_mask has the shape of the ids, {tuple(ids.shape)}; got {tuple(attention_mask.shape)}."
                 )
             if not attention_mask.bool().any(-1).all():
                 raise InputError("Every prompt has at least one token; attention_mask hides a whole row.")
