@@ -152,6 +152,31 @@ class Ledger:
         rows = [n for n, site in enumerate(self.sites) if site == named]
         return rows[0] if rows else max(n for n, site in enumerate(wholes) if site == named)
 
+    def prompt(self, rows: slice) -> "Ledger":
+        """The ledger of some of the prompts; tensors are views."""
+        norms = tuple(replace(norm, scale=norm.scale[rows]) for norm in self.norms)
+        final = self.final_norm
+        return replace(
+            self,
+            added=self.added[:, rows],
+            norms=norms,
+            states={n: state[rows] for n, state in self.states.items()},
+            stream=self.stream[rows],
+            token_ids=self.token_ids[rows],
+            tokens=self.tokens[rows],
+            special=self.special[rows],
+            mask=self.mask[rows],
+            indices=self.indices[rows],
+            sinks=self.sinks[rows],
+            attention=None if self.attention is None else self.attention[:, rows],
+            final_norm=None if final is None else replace(final, scale=final.scale[rows]),
+            normed=None if self.normed is None else self.normed[rows],
+            logits=None if self.logits is None else self.logits[rows],
+            prompts=self.prompts[rows],
+            context=self.context[rows],
+            encoder_context=self.encoder_context[rows],
+        )
+
     def source_text(self, site: Site, prompt: int) -> str | None:
         """The text of the token a source row reads; None where a shorter prompt has no such token."""
         texts = (self.encoder_context if site.kind == "cross_attn" else self.context)[prompt]

@@ -116,6 +116,7 @@ def _said(error: Exception, *, debug: bool) -> tuple[str, str | None]:
 
 
 @click.group(
+    "streamlens",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="streamlens COMMAND --help says what a command takes.",

@@ -44,7 +44,7 @@ def examine(model: Any) -> list[Check]:
     except StreamlensError as error:
         checks = [Check(name="the writes sum to the stream", value=None, limit=None, ok=False, note=str(error))]
     changed = sum(before.get(name) != state for name, state in _state(model.model).items())
-    return [*checks, _check("modules with a hook or mode left behind", changed, 0)]
+    return [*checks, _check("modules with a hook or mode left behind", float(changed), 0.0)]
 
 
 def _check(name: str, value: float, limit: float | None) -> Check:
@@ -98,30 +98,47 @@ def _depths(ledger: Any) -> float:
 
 def _middle(model: Any, ledger: Any, given: Mapping[str, Any]) -> float:
     """The largest relative difference between the re-added stream and what a block handed on."""
-    from streamlens.carries import rows_of, walk
     from streamlens.hooks.record import record
 
     stack = model.wiring.blocks
     calls = [e for e in record(model.model, given).events if e.module.rpartition(".")[0] == stack]
-    calls.sort(key=lambda call: call.start)
-    states: dict[int, list[Any]] = {}  # layer -> the stream after its last write, and after each carry that follows
+    states = _states(ledger)
+    worst, reached = 0.0, states[-1]
+    for number, call in enumerate(sorted(calls, key=lambda call: call.start)):
+        reached = states.get(number, reached)
+        worst = max(worst, min(_apart(call.output, state) for state in reached))
+    return worst
+
+
+def _states(ledger: Any) -> dict[int, list[Any]]:
+    """By layer (-1 before the first): the stream after its last addition, and after each carry that follows.
+
+    A block may end before a carry or after it, so that what it hands on is one of them.
+    """
+    from streamlens.carries import Add, walk
+
+    states: dict[int, list[Any]] = {}
     layer = -1
     for _, step, _, after in walk(ledger.program, ledger.added, ledger.states):
-        rows = rows_of(step)
-        if rows:
-            found = ledger.sites[rows[-1]].layer
+        if isinstance(step, Add):
+            found = ledger.sites[step.writes[-1]].layer
             layer = layer if found is None else found
             states[layer] = []
         states.setdefault(layer, []).append(after)
-    worst, reached = 0.0, states[-1]
-    for number, call in enumerate(calls):
-        reached = states.get(number, reached)
-        if call.output is None:
-            return float("inf")
-        own = call.output.double().reshape(reached[0].shape)
-        differences = [(state.double() - own).norm() / own.norm().clamp_min(1e-300) for state in reached]
-        worst = max(worst, float(min(differences)))
-    return worst
+    return states
+
+
+def _apart(handed_on: Any, state: Any) -> float:
+    """The relative difference; a model may carry further positions before or after the prompt's own."""
+    if handed_on is None:
+        return float("inf")
+    own, state = handed_on.double(), state.double()
+    if own.numel() == state.numel():
+        places = [own.reshape(state.shape)]  # [pos, batch, d_model] too, as there is one prompt
+    else:
+        count = state.shape[1]
+        places = [own[:, :count], own[:, -count:]]
+    return min(float((place - state).norm() / state.norm().clamp_min(1e-300)) for place in places)
 
 
 def _logits(model: Any, ledger: Any) -> float:

@@ -42,7 +42,7 @@ def _step(wiring: Any, step: Any) -> dict[str, Any]:
 
 
 def _write(write: Any) -> dict[str, Any]:
-    return {"label": write.site.label, "module": str(write.tap), "scale": write.scale}
+    return {"label": write.site.label, "module": write.constant or str(write.tap), "scale": write.scale}
 
 
 def _norm(norm: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def show_wiring(console: Any, wiring: dict[str, Any]) -> None:
     said = f"{wiring['layers']} layers, d_model {wiring['d_model']}, blocks in {wiring['blocks']}"
     terminal.show_lines(console, [f"Wiring found by measurement: {said}", ""])
     made = terminal.table("layers", "step", "from module")
-    for layers, rows in _grouped([_row(step) for step in wiring["steps"]]):
+    for layers, rows in _grouped([_row(step) for step in wiring["steps"]], wiring["blocks"]):
         for number, (step, module) in enumerate(rows):
             made.add_row(layers if number == 0 else "", terminal.text(step), terminal.text(module))
     for name, row in (("final norm", wiring["final_norm"]), ("head", wiring["head"])):
@@ -104,7 +104,7 @@ def _ending(row: dict[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _grouped(rows: Sequence[tuple[str, str]]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _grouped(rows: Sequence[tuple[str, str]], blocks: str) -> list[tuple[str, list[tuple[str, str]]]]:
     """Consecutive layers whose steps differ in the number only, once, with the numbers they stand for."""
     layers: list[tuple[int | None, list[tuple[str, str]]]] = []
     for step, module in rows:
@@ -116,7 +116,7 @@ def _grouped(rows: Sequence[tuple[str, str]]) -> list[tuple[str, list[tuple[str,
             layers.append((layer, [(step, module)]))
     groups: list[tuple[int | None, int | None, list[tuple[str, str]]]] = []
     for layer, own in layers:
-        general = [_general(row, layer) for row in own]
+        general = [_general(row, layer, blocks) for row in own]
         if groups and layer is not None and groups[-1][0] is not None and groups[-1][2] == general:
             groups[-1] = (groups[-1][0], layer, general)
         else:
@@ -124,8 +124,9 @@ def _grouped(rows: Sequence[tuple[str, str]]) -> list[tuple[str, list[tuple[str,
     return [("" if a is None else str(a) if a == b else f"{a} to {b}", own) for a, b, own in groups]
 
 
-def _general(row: tuple[str, str], layer: int | None) -> tuple[str, str]:
+def _general(row: tuple[str, str], layer: int | None, blocks: str) -> tuple[str, str]:
+    """The row with `*` for the layer's number, in the labels and behind the name of the list of blocks."""
     if layer is None:
         return row
-    step, module = row
-    return re.sub(rf"\bL{layer}\.", "L*.", step), re.sub(rf"(?<=\.){layer}(?=\.|$|,|:|#)", "*", module)
+    step, modules = row
+    return re.sub(rf"\bL{layer}\.", "L*.", step), re.sub(rf"\b{re.escape(blocks)}\.{layer}\b", f"{blocks}.*", modules)

@@ -21,7 +21,7 @@ from streamlens.carries import Renorm, walk
 from streamlens.errors import ClosureError, WiringError
 from streamlens.hooks import levels
 from streamlens.hooks.forward import Batch
-from streamlens.hooks.patterns import Attended, recorded_attention
+from streamlens.hooks.patterns import Attended, behind, recorded_attention
 from streamlens.hooks.prompts import Positions, Prompt, batch_for
 from streamlens.hooks.scope import HookScope, quiet_eval
 from streamlens.hooks.split import Parts, Split, experts, heads, neurons, sources
@@ -122,8 +122,7 @@ def decompose(
 def _call_of(split: Split, attended: Mapping[str, list[Attended]]) -> Attended:
     """The attention call behind a projection: the module around it that called transformers' attention."""
     tap = split.maker.tap
-    around = [".".join(tap.module.split(".")[:n]) for n in range(tap.module.count("."), 0, -1)]
-    for name in [n for outer in around[:2] for n in attended if n == outer or n.startswith(f"{outer}.")]:
+    for name in behind(tap.module, attended):
         if tap.call < len(attended[name]):
             return attended[name][tap.call]
     raise WiringError(

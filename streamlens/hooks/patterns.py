@@ -12,7 +12,8 @@ nothing behind. The wrapping is global to the process, so it is done under a loc
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,33 +40,58 @@ class Attended:
     linear: bool
 
 
+#: called with the attention module's dotted name, which of its calls it is, what it attended to, and its output;
+#: returns the output to use instead
+OnAttention = Callable[[str, int, Attended, Tensor], Tensor]
+
+
 @contextmanager
 def recorded_attention(model: nn.Module) -> Iterator[dict[str, list[Attended]]]:
     """Collects, by the attention module's dotted name, what each of its calls attended to."""
+    found: dict[str, list[Attended]] = {}
+
+    def note(name: str, _call: int, attended: Attended, output: Tensor) -> Tensor:
+        found.setdefault(name, []).append(attended)
+        return output
+
+    with watched_attention(model, note):
+        yield found
+
+
+@contextmanager
+def watched_attention(model: nn.Module, on_attention: OnAttention) -> Iterator[None]:
+    """Runs the model's own eager attention inside, and shows each call to `on_attention`, which may change it."""
     from transformers.modeling_utils import AttentionInterface
 
     names = {id(module): name for name, module in model.named_modules()}
-    found: dict[str, list[Attended]] = {}
+    calls: Counter[str] = Counter()
     original = AttentionInterface.get_interface
 
     def get_interface(self: Any, attn_implementation: str, default: Callable) -> Callable:
         attend = original(self, attn_implementation, default)
 
-        def recording(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any):
+        def watched(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any):
             output, pattern = attend(module, query, key, value, *args, **kwargs)
             name = names.get(id(module))
             if name is not None and isinstance(pattern, Tensor) and pattern.dim() == 4:
-                found.setdefault(name, []).append(_attended(pattern, value, output))
+                output = on_attention(name, calls[name], _attended(pattern, value, output), output)
+                calls[name] += 1
             return output, pattern
 
-        return recording
+        return watched
 
     with _LOCK, _eager(model):
         AttentionInterface.get_interface = get_interface
         try:
-            yield found
+            yield
         finally:
             AttentionInterface.get_interface = original
+
+
+def behind(projection: str, names: Iterable[str]) -> list[str]:
+    """Which of these attention modules may have made what a projection reads: the nearest around it first."""
+    around = [".".join(projection.split(".")[:n]) for n in range(projection.count("."), 0, -1)][:2]
+    return [n for outer in around for n in names if n == outer or n.startswith(f"{outer}.")]
 
 
 def _attended(pattern: Tensor, value: Tensor, output: Tensor) -> Attended:

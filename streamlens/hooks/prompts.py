@@ -63,11 +63,19 @@ def _decoder_start(model: ModelHandle, rows: int) -> Tensor:
 def _kept(model: ModelHandle, encoded: Encoded, positions: Positions) -> list[list[int]] | None:
     if positions is None:
         return None
+    context = [model.token_texts(ids[mask].tolist()) for ids, mask in zip(encoded.ids, encoded.mask, strict=True)]
+    return kept_positions(context, positions)
+
+
+def kept_positions(context: Sequence[Sequence[str]], positions: Positions) -> list[list[int]] | None:
+    """For each prompt, the numbers of the named positions among its own tokens; None for all.
+
+    Raises:
+        InputError: No position, or one that does not exist.
+    """
+    if positions is None:
+        return None
     wanted = [positions] if isinstance(positions, int | str) else list(positions)
     if not wanted:
         raise InputError("positions names at least one position; got none.")
-    rows = []
-    for ids, mask in zip(encoded.ids, encoded.mask, strict=True):
-        texts = model.token_texts(ids[mask].tolist())
-        rows.append([find_position(texts, token) for token in wanted])
-    return rows
+    return [[find_position(texts, token) for token in wanted] for texts in context]

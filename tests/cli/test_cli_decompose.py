@@ -200,7 +200,7 @@ def test_frames_in_every_format(run, loaded, bank: str, tmp_path: Path) -> None:
     assert said.stdout == ""
     assert said.stderr == f"streamlens: wrote {path}\n"
     frame = pd.read_parquet(path)
-    assert len(frame) == 610
+    assert len(frame) == 620
     assert frame.attrs["model"] == "smollm2-135m"
 
 
@@ -263,7 +263,7 @@ def test_the_page_without_a_reader(run, loaded, bank: str, tmp_path: Path) -> No
     assert run("decompose", bank, "--html", str(path)).exit_code == 0
     page = path.read_text(encoding="utf-8")
     assert page.count('class="plot"') == 2
-    assert page.count("<tr>") == 1 + 610 + 1
+    assert page.count("<tr>") == 1 + 620 + 1
 
 
 def test_one_page_shows_one_prompt(run, unloaded, bank: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ WITHOUT_A_MODEL = [
     ["models", "pull", "--help"],
     ["decompose", "--bad"],
     ["decompose", "x", "--top", "0"],
-    ["decompose", "no such file.txt"],
+    ["decompose", "nothing.txt"],
     ["decompose", "x", "--against", " y"],
     ["models", "--format", "table"],
     ["models", "--format", "json"],

@@ -1,0 +1,82 @@
+"""Keys and values of a clean run, reused for the positions before an edit.
+
+1. The clean run is made with the model's own cache switched on.
+2. If every layer of that cache is a plain one that holds all positions, its first p keys and values serve any number
+   of variants: they are expanded, not copied, and a variant's own are only joined to them while its layer runs.
+3. Any other cache (recurrent states, windows shorter than the prompt, shared layers) is left alone.
+"""
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamlens.hooks.forward import Batch
+from streamlens.models.handle import ModelHandle
+from streamlens.models.wiring import Wiring
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The keys and values of all positions of one prompt, by layer, and what the forward calls its cache."""
+
+    name: str
+    layers: tuple[tuple[Tensor, Tensor], ...]
+
+    def inputs(self, rows: int, length: int) -> dict[str, Any]:
+        """Arguments that let `rows` variants go on after the first `length` positions."""
+        from transformers.cache_utils import Cache
+
+        layers = [_shared_layer(k[..., :length, :], v[..., :length, :], rows) for k, v in self.layers]
+        return {self.name: Cache(layers=layers), "use_cache": True}
+
+
+@dataclass(frozen=True, eq=False)
+class Keeper:
+    """A batch that leaves its keys and values in a cache."""
+
+    batch: Batch
+    name: str
+
+    def prefix(self) -> Prefix | None:
+        """What the run left; None if it is no plain cache of all positions."""
+        from transformers.cache_utils import DynamicLayer
+
+        length = self.batch.run_mask.shape[1]
+        cache = self.batch.inputs[self.name]
+        layers = []
+        for layer in cache.layers:
+            plain = type(layer) is DynamicLayer and layer.is_initialized
+            if not plain or layer.keys.shape[-2] != length or len(layer.keys) != 1:
+                return None
+            layers.append((layer.keys, layer.values))
+        return Prefix(self.name, tuple(layers)) if layers else None
+
+
+def prefix_of(model: ModelHandle, wiring: Wiring, batch: Batch) -> Keeper | None:
+    """The batch with a cache to fill; None for several prompts, for two streams, for models that take no cache."""
+    takes = inspect.signature(model.model.forward).parameters
+    name = next((n for n in ("cache", "past_key_values") if n in takes), None)
+    if name is None or wiring.stream != "only" or len(batch.ids) != 1:
+        return None
+    from transformers.cache_utils import DynamicCache
+
+    cache = DynamicCache(config=model.model.config)
+    return Keeper(replace(batch, inputs={**batch.inputs, name: cache, "use_cache": True}), name)
+
+
+def _shared_layer(keys: Tensor, values: Tensor, rows: int) -> Any:
+    """A cache layer that joins new keys and values to the shared ones without keeping them."""
+    from transformers.cache_utils import DynamicLayer
+
+    class SharedLayer(DynamicLayer):
+        def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+            keys = torch.cat([self.keys.expand(rows, -1, -1, -1), key_states], dim=-2)
+            return keys, torch.cat([self.values.expand(rows, -1, -1, -1), value_states], dim=-2)
+
+    layer = SharedLayer()
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    return layer
