@@ -14,6 +14,7 @@ import streamlens
 import zoo
 from closeness import TOLERANCE, assert_close, relative
 from streamlens import Reader, decompose, read
+from streamlens.errors import ModelError, WiringError
 from streamlens.hooks.scope import stream_output
 from streamlens.models.handle import ModelHandle
 
@@ -41,6 +42,9 @@ NAMES = [
 ]
 #: bfloat16 keeps no third digit of a multiplier that is no number of the config: scale_depth / sqrt(layers)
 UNREADABLE_IN_BFLOAT16 = {"minicpm3"}
+
+#: transformers' own indexer takes other tokens when a padding mask is passed: the model sees the padding
+SEES_PADDING = {"deepseek_v32"}
 
 PROMPTS = [[11, 12, 13, 14, 15, 16, 17], [21, 22, 23], [31, 32, 33, 34, 35]]
 PAD = 0
@@ -71,7 +75,8 @@ def ids_of(name: str) -> Tensor:
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The stack of blocks, found without streamlens: the outermost list as long as the config says."""
-    layers = model.config.get_text_config().num_hidden_layers
+    config = model.config.get_text_config()
+    layers = getattr(config, "num_layers", None) or config.num_hidden_layers
     lists = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == layers]
     return list(min(lists, key=lambda found: found[0].count("."))[1])
 
@@ -122,15 +127,19 @@ class TestClosure:
         for boundary, state in enumerate(states):
             last = max(row for row, layer in enumerate(layers) if layer < boundary)
             cut = ledger.at(ledger.sites[last])
-            assert torch.equal(cut.stream, state), f"the stream into block {boundary}"
+            assert torch.equal(cut.stream, state) or not handle.wiring.exact, f"the stream into block {boundary}"
+            assert_close(cut.stream, state)
             assert_close(cut.writes.sum(0), state)
         assert torch.equal(ledger.stream, states[-1])
 
     def test_in_the_logits(self, name):
         handle, ids = loaded(name), ids_of(name)
         _, logits = real_streams(handle.model, ids)
-        if logits is None:
-            pytest.skip("no head")
+        if handle.wiring.head is None:
+            with pytest.raises(ModelError, match="has no linear head"):
+                Reader.logits(handle, [3])
+            assert logits is None or name == "modernbert-decoder"
+            return
         tokens = [3, 17, 42, 71]
         readout = read(decompose(handle, ids), Reader.logits(handle, tokens))
         assert_close(readout.total, logits[..., tokens])
@@ -140,6 +149,8 @@ class TestClosure:
         assert float((difference.total[..., 0] - wanted).abs().max()) < 1e-5 * float(logits.abs().max())
 
     def test_padding_is_invisible(self, name):
+        if name in SEES_PADDING:
+            pytest.skip("see SEES_PADDING")
         handle = loaded(name)
         width = max(map(len, PROMPTS))
         right = [row + [PAD] * (width - len(row)) for row in PROMPTS]
@@ -157,7 +168,8 @@ class TestClosure:
                 assert_close(batch.stream[number][kept], alone.stream[0])
                 if alone.logits is not None:
                     assert_close(batch.logits[number][kept], alone.logits[0])
-        assert on_right.in_order == on_left.in_order == 0.0
+        if handle.wiring.exact:
+            assert on_right.in_order == on_left.in_order == 0.0
 
     def test_in_bfloat16(self, name):
         if name in UNREADABLE_IN_BFLOAT16:
@@ -181,8 +193,7 @@ def test_what_is_peculiar_is_refused_or_right(name):
     ids = ids_of(name)
     try:
         handle = streamlens.load(zoo.build(name))
-    except streamlens.StreamlensError as refused:
-        assert "does not close at" in str(refused)
+    except WiringError:
         return
     ledger = decompose(handle, ids)
     states, _ = real_streams(handle.model, ids)
@@ -190,19 +201,31 @@ def test_what_is_peculiar_is_refused_or_right(name):
     assert_close(ledger.stream, states[-1][:, -ids.shape[1] :])
 
 
-def test_the_middle_can_be_wrong_where_the_end_is_right():
-    """Trap 4: in a parallel model taken for a sequential one the logits agree and the stream after attention does not.
+@torch.no_grad()
+def test_the_middle_is_told_where_the_end_would_not_tell():
+    """Trap 4: a parallel model taken for a sequential one has the right end and a wrong stream after attention.
 
-    GPT-NeoX both ways: the ledgers' ends are the models', and the write of the MLP tells which one it was.
+    GPT-NeoX both ways. In the sequential one the norm before the MLP reads the stream after attention; in the
+    parallel one that stream exists nowhere, and the same norm reads what attention read.
     """
-    parallel, sequential = loaded("gpt_neox"), loaded("gpt_neox:sequential")
-    ids = ids_of("gpt_neox")
-    seen = []
-    model = sequential.model
-    mlp = model.gpt_neox.layers[0].mlp
-    handle = mlp.register_forward_hook(lambda _module, _args, out: seen.append(out.clone()))
-    ledger = decompose(sequential, ids)
-    handle.remove()
-    assert torch.equal(ledger.writes[ledger.labels.index("L0.mlp")], seen[0])
-    assert relative(ledger.at("L0.attn").stream, ledger.at("L0.mlp").stream) > 0.1
-    assert parallel.wiring.writes[1].reads == parallel.wiring.writes[2].reads
+    for name, sequential in [("gpt_neox:sequential", True), ("gpt_neox", False)]:
+        handle, ids = loaded(name), ids_of(name)
+        seen = []
+        norm = handle.model.gpt_neox.layers[1].post_attention_layernorm
+        own = norm.register_forward_pre_hook(lambda _module, args, seen=seen: seen.append(args[0].clone()))
+        ledger = decompose(handle, ids)
+        own.remove()
+        assert torch.equal(ledger.at("L1.attn").stream, seen[0]) == sequential
+        assert torch.equal(ledger.at("L0.mlp").stream, seen[0]) != sequential
+
+
+def test_the_padding_that_a_model_sees_is_not_ours():
+    """Why `SEES_PADDING`: the model's own forward gives the padded numbers too."""
+    handle = loaded("deepseek_v32")
+    ids, mask = torch.tensor([PROMPTS[0], [*PROMPTS[2], PAD, PAD]]), torch.ones(2, 7, dtype=torch.long)
+    mask[1, 5:] = 0
+    with torch.no_grad():
+        padded = handle.model(input_ids=ids, attention_mask=mask).logits[1, :5]
+        alone = handle.model(input_ids=ids[1:, :5]).logits[0]
+    assert relative(padded, alone) > 0.01
+    assert_close(decompose(handle, ids, attention_mask=mask).logits[1, :5], padded)

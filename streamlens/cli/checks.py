@@ -98,10 +98,14 @@ def _depths(ledger: Any) -> float:
 
 def _middle(model: Any, ledger: Any, given: Mapping[str, Any]) -> float:
     """The largest relative difference between the re-added stream and what a block handed on."""
+    from inspect import signature
+
     from streamlens.hooks.record import record
 
-    stack = model.wiring.blocks
-    calls = [e for e in record(model.model, given).events if e.module.rpartition(".")[0] == stack]
+    # as `decompose` runs it; FSMT masks otherwise when it keeps a cache
+    cache = {"use_cache": False} if "use_cache" in signature(model.model.forward).parameters else {}
+    events = record(model.model, {**cache, **given}).events
+    calls = [event for event in events if event.module.rpartition(".")[0] == model.wiring.blocks]
     states = _states(ledger)
     worst, reached = 0.0, states[-1]
     for number, call in enumerate(sorted(calls, key=lambda call: call.start)):

@@ -36,7 +36,6 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
 @runtime_checkable
-@runtime_checkable
 class Along(Protocol):
     """A reader that can say which vector a write is multiplied with at each token."""
 

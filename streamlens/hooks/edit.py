@@ -9,7 +9,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +86,14 @@ def site_of(model: ModelHandle, wiring: Wiring, edit: Edit) -> tuple[int, Site]:
 
 
 def make_action(
-    model: ModelHandle, wiring: Wiring, edit: Edit, change: Change, *, rows: Tensor, positions: Tensor, source: int | None
+    model: ModelHandle,
+    wiring: Wiring,
+    edit: Edit,
+    change: Change,
+    *,
+    rows: Tensor,
+    positions: Tensor,
+    source: int | None,
 ) -> Action:
     """The action of an edit whose method has become a function and whose positions have become numbers."""
     row, site = site_of(model, wiring, edit)
@@ -110,9 +117,7 @@ def make_action(
 
 
 @contextmanager
-def attach_actions(
-    model: ModelHandle, wiring: Wiring, batch: Batch, actions: Sequence[Action]
-) -> Iterator[None]:
+def attach_actions(model: ModelHandle, wiring: Wiring, batch: Batch, actions: Sequence[Action]) -> Iterator[None]:
     """Makes the actions in every forward inside the block."""
     edges = [a for a in actions if a.source is not None]
     by_module: dict[str, list[Action]] = defaultdict(list)
@@ -215,5 +220,3 @@ def changes_of(actions: Sequence[Action], shape: tuple[int, int, int], index: Te
         for row, position in zip(action.rows.tolist(), action.positions.tolist(), strict=True):
             edited[action.row, row] |= index[row] == position
     return edited
-
-

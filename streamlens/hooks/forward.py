@@ -3,8 +3,7 @@
 1. Whatever side the padding came on, rows are moved to start at position 0 and padded on the right: then a
    causal model needs no position ids, and no model sees a token at another position than alone.
 2. The mask is passed only where there is padding, and only to models that take one.
-3. A model that takes no mask and looks both ways (FNet) would see the padding; prompts of different length are
-   refused there.
+3. Whether a model sees padding all the same is measured (`padding.py`); prompts of different length are refused there.
 4. Results are read back at the places the caller asked for, through one index per prompt and kept token.
 """
 
@@ -18,7 +17,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from streamlens.axes import TokenIds, TokenMask
-from streamlens.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,23 +69,14 @@ def prepare(
         device: Where the model is.
         extra: Further arguments for the forward; `token_type_ids` moves with the tokens.
         names: What the forward calls these ids and their mask.
-
-    Raises:
-        InputError: Prompts of different length for a model that takes no mask.
     """
     order = torch.argsort(~mask, dim=-1, stable=True)  # real tokens first, in their order
     inputs: dict[str, Any] = {**extra, names[0]: ids.gather(1, order).to(device)}
     if isinstance(inputs.get("token_type_ids"), Tensor):
         inputs["token_type_ids"] = inputs["token_type_ids"].cpu().gather(1, order).to(device)
-    takes = _parameters(model)
+    takes = forward_names(model)
     run_mask = mask.gather(1, order)
-    if not mask.all():
-        if names[1] not in takes:
-            raise InputError(
-                "This model takes no attention mask, so prompts in one batch have the same number of tokens; "
-                f"got {', '.join(map(str, mask.sum(-1).tolist()))}.",
-                hint="Run the prompts one by one.",
-            )
+    if not mask.all() and names[1] in takes:
         inputs[names[1]] = run_mask.long().to(device)
     if "use_cache" in takes:
         inputs.setdefault("use_cache", False)
@@ -109,5 +98,6 @@ def prepare(
     )
 
 
-def _parameters(model: nn.Module) -> frozenset[str]:
+def forward_names(model: nn.Module) -> frozenset[str]:
+    """The names of the arguments that the model's forward takes."""
     return frozenset(inspect.signature(model.forward).parameters)

@@ -6,14 +6,13 @@
 3. Any other cache (recurrent states, windows shorter than the prompt, shared layers) is left alone.
 """
 
-import inspect
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from streamlens.hooks.forward import Batch
+from streamlens.hooks.forward import Batch, forward_names
 from streamlens.models.handle import ModelHandle
 from streamlens.models.wiring import Wiring
 
@@ -57,7 +56,7 @@ class Keeper:
 
 def prefix_of(model: ModelHandle, wiring: Wiring, batch: Batch) -> Keeper | None:
     """The batch with a cache to fill; None for several prompts, for two streams, for models that take no cache."""
-    takes = inspect.signature(model.model.forward).parameters
+    takes = forward_names(model.model)
     name = next((n for n in ("cache", "past_key_values") if n in takes), None)
     if name is None or wiring.stream != "only" or len(batch.ids) != 1:
         return None

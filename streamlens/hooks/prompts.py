@@ -13,6 +13,7 @@ from torch import Tensor
 
 from streamlens.errors import InputError
 from streamlens.hooks.forward import Batch, prepare
+from streamlens.hooks.padding import require_invisible_padding
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import Encoded, encode, find_position
 from streamlens.models.wiring import Wiring
@@ -29,6 +30,8 @@ def batch_for(
     Raises:
         InputError: A position that does not exist; decoder ids that do not fit the prompts.
     """
+    if not encoded.mask.all():
+        require_invisible_padding(model)
     if wiring.stream != "decoder":
         if wiring.stream == "encoder" and "decoder_input_ids" not in extra:
             extra = {**extra, "decoder_input_ids": _decoder_start(model, len(encoded.ids))}

@@ -8,7 +8,6 @@
 4. Every run is captured like any other and closes like any other.
 """
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,7 +150,7 @@ def replay(
     else:
         clean = prompt if isinstance(prompt, Clean) else clean_run(model, prompt, **forward_kwargs)
     context = clean.ledger.context
-    actions = resolve(model, clean.wiring, clean.batch, context, wanted)
+    actions = resolve(model, clean.wiring, context, wanted)
     with attach_actions(model, clean.wiring, clean.batch, actions):
         ledger = capture(
             model,
@@ -186,7 +185,7 @@ def run_variants(
     if len(clean.ledger.context) != 1:
         raise InputError(f"Variants are runs of one prompt; got {len(clean.ledger.context)}.")
     model, wiring, context = clean.model, clean.wiring, clean.ledger.context
-    resolved = [resolve(model, wiring, clean.batch, context, edits) for edits in variants]
+    resolved = [resolve(model, wiring, context, edits) for edits in variants]
     length = len(context[0])
     kept = kept_positions(context, positions)
     kept = list(range(length)) if kept is None else kept[0]
@@ -263,8 +262,3 @@ def _is_clean(clean: Clean, ledger: Ledger, kept: list[int]) -> bool:
     tolerance = CONTROL.get(ledger.stream.dtype, 5e-2)
     before = clean.ledger.stream[0, kept].double()
     return bool((ledger.stream[0].double() - before).norm() <= tolerance * before.norm())
-
-
-def accepts(model: ModelHandle, name: str) -> bool:
-    """Whether the model's forward has an argument of this name."""
-    return name in inspect.signature(model.model.forward).parameters

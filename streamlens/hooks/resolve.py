@@ -18,28 +18,25 @@ from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.hooks.capture import capture
 from streamlens.hooks.edit import Action, Change, make_action, site_of
-from streamlens.hooks.forward import Batch
 from streamlens.hooks.prompts import batch_for
 from streamlens.hooks.split import Split
 from streamlens.models.handle import ModelHandle
 from streamlens.models.norms import gain_vector
 from streamlens.models.tokens import encode, find_position
 from streamlens.models.wiring import Projection, Wiring
-from streamlens.sites import Site
 
 #: singular values of a reader's matrix below this share of the largest span no row space
 RANK_TOLERANCE = 1e-9
 
 
 def resolve(
-    model: ModelHandle, wiring: Wiring, batch: Batch, context: Sequence[Sequence[str]], edits: Sequence[Edit]
+    model: ModelHandle, wiring: Wiring, context: Sequence[Sequence[str]], edits: Sequence[Edit]
 ) -> list[Action]:
-    """The actions that make `edits` in a run of `batch`.
+    """The actions that make `edits` in a run of one or more prompts.
 
     Args:
         model: The model.
         wiring: The stream's wiring.
-        batch: The prompts of the run.
         context: The text of each prompt's own tokens.
         edits: What is to be changed.
 
@@ -64,7 +61,6 @@ def resolve(
                 source=source,
             )
         )
-    del batch
     return actions
 
 
@@ -82,18 +78,20 @@ def _places(context: Sequence[Sequence[str]], edit: Edit) -> tuple[list[int], li
     return rows, positions
 
 
-def _require_apart(
-    model: ModelHandle, wiring: Wiring, context: Sequence[Sequence[str]], edits: Sequence[Edit]
-) -> None:
+def _require_apart(model: ModelHandle, wiring: Wiring, context: Sequence[Sequence[str]], edits: Sequence[Edit]) -> None:
     taken: dict[tuple[Any, ...], str] = {}
     for edit in edits:
         _, site = site_of(model, wiring, edit)
         rows, positions = _places(context, edit)
         for place in zip(rows, positions, strict=True):
-            for key in {(site, edit.source, *place), (site.sublayer, None, *place)} if site.fine else {(site, None, *place)}:
+            for key in (
+                {(site, edit.source, *place), (site.sublayer, None, *place)} if site.fine else {(site, None, *place)}
+            ):
                 whole = key[0] == site
                 if key in taken and (whole or taken[key] == site.label):
-                    raise InputError(f"Two edits speak of {site} at position {place[1]}: {taken[key]} and {edit.label}.")
+                    raise InputError(
+                        f"Two edits speak of {site} at position {place[1]}: {taken[key]} and {edit.label}."
+                    )
                 if whole:
                     taken[key] = edit.label
             if not site.fine and any(k[0] != site and k[0].sublayer == site and k[2:] == place for k in taken):
@@ -181,9 +179,7 @@ def _observe(model: ModelHandle, wiring: Wiring, edit: Edit) -> _Observed:
         maker = model.projections(wiring.stream)[row]
         assert isinstance(maker, Projection)
         splits = [Split(row=row, write=wiring.writes[row], maker=maker)]
-    ledger = capture(
-        model, wiring, batch, prompts=encoded.prompts, keep_logits=False, provenance={}, splits=splits
-    )
+    ledger = capture(model, wiring, batch, prompts=encoded.prompts, keep_logits=False, provenance={}, splits=splits)
     values = ledger.added[row]
     if splits:
         size = splits[0].inputs.shape[-1] if site.neuron is not None else _width(model, wiring, edit)

@@ -22,7 +22,7 @@ from streamlens.carries import Add, Rescale
 from streamlens.errors import WiringError
 from streamlens.hooks.record import Event, Recording, record
 from streamlens.models.blocks import Stack, find_stacks, parallel_streams
-from streamlens.models.confirm import confirm
+from streamlens.models.confirm import confirm, require_own_positions
 from streamlens.models.ending import find_final_norm, find_head
 from streamlens.models.explain import explain
 from streamlens.models.label import Labels
@@ -49,6 +49,7 @@ def find_wiring(model: nn.Module, *, stream: str | None = None) -> Wiring:
     stack = _choose(model, stacks, name, recording)
     wiring = _Discovery(model=model, recording=recording, stacks=stacks, stack=stack, stream=name).run()
     confirm(model, wiring, record(model, probe_inputs(model, seed=1)))
+    require_own_positions(model, wiring)
     return wiring
 
 

@@ -52,6 +52,8 @@ def find_head(
     event = heads[-1]
     assert event.output is not None
     inner, projections = event.inputs[0], []
+    if inner.shape != normed.shape and inner.shape == normed.transpose(0, 1).shape:
+        normed = normed.transpose(0, 1)  # a time-major stream before a batch-first head
     while (scale := _ratio(inner, normed)) is None:
         step = next(
             (
@@ -62,9 +64,9 @@ def find_head(
             None,
         )
         if step is None:
-            return (
-                None,
-                "A nonlinear head stands between the final stream and the logits, so no linear attribution exists.",
+            return None, (
+                "More than plain linear modules stands between the final stream and the unembedding (a nonlinear "
+                "head), so there is no linear attribution to logits."
             )
         projections.insert(0, step.module)
         inner = step.inputs[0]

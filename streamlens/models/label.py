@@ -17,10 +17,11 @@ from torch import nn
 from streamlens.hooks.record import Event
 from streamlens.sites import Site
 
+_RECURRENT = r"mamba|_ssm|mixer|recurrent|linear_att|delta|time_mix|_m?lstm|fourier|_fnet"
 # first match wins; searched in names written as _snake_case_words_
 _KINDS = (
     ("cross_attn", r"cross_att|encdec_att|enc_dec_att|encoder_att|crossatt"),
-    ("mixer", r"mamba|_ssm|mixer|recurrent|rwkv|short_conv|linear_att|delta|time_mix|_m?lstm|fourier|_fnet"),
+    ("mixer", _RECURRENT),
     ("per_layer_input", r"per_layer|_ple_"),
     ("adapter", r"adapter"),
     (
@@ -79,9 +80,10 @@ class Labels:
 
     def _branch_kind(self, event: Event) -> str | None:
         module = self._modules[event.module]
-        if any(module.children()) or any(p.dim() > 1 for p in module.parameters()) or not event.inputs:
-            return self._named(event)
-        # a norm (or dropout) on the branch's output: named by the call whose output it reads
+        own = self._named(event)
+        if any(module.children()) or not event.inputs or (own and any(p.dim() > 1 for p in module.parameters())):
+            return own
+        # a norm or dropout on the branch's output, or its last matrix: named by the call whose output it reads
         sources = [
             e
             for e in self._events
@@ -93,7 +95,11 @@ class Labels:
         for source in sorted(sources, key=lambda e: e.depth):
             if kind := self._named(source):
                 return kind
-        return self._named(event)
+        return own
+
+    def _decays(self, path: Sequence[str]) -> bool:
+        """Whether a module forgets by parameters of its own, as recurrences do and attention does not."""
+        return any("decay" in name for name, _ in self._modules[".".join(path)].named_parameters(recurse=False))
 
     def _named(self, event: Event) -> str | None:
         parts = event.module.split(".")
@@ -101,10 +107,11 @@ class Labels:
             if parts[cut - 1].isdigit():
                 continue
             whole = type(self._modules[".".join(parts[:cut])]).__name__
-            by_class = _kind(_KINDS, whole.removeprefix(self._family))
+            whole = whole.removeprefix(self._family)
+            by_class = _kind(_KINDS, whole)
             kind = _kind(_KINDS, parts[cut - 1]) or by_class
             # recurrent and linear mixers are often called self_attn, and in hybrids everything is a mixer
-            if kind == "attn" and (by_class == "mixer" or "rwkv" in whole.lower()):
+            if kind == "attn" and (_kind((("mixer", _RECURRENT),), whole) or self._decays(parts[:cut])):
                 return "mixer"
             if kind == "mixer" and by_class in ("attn", "mlp"):
                 return by_class

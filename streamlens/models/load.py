@@ -68,7 +68,13 @@ def load(
     with quiet():
         model = _from_pretrained(folder, name, options, dtype=_dtype(dtype))
         tokenizer = tokenizer or _tokenizer(folder, options)
-    model = model.to(device).eval()
+    try:
+        model = model.to(device).eval()
+    except (RuntimeError, AssertionError) as error:  # torch's ways to say that there is no such device
+        raise ModelError(
+            f"{name!r} cannot be put on the device {device!r}: {_first_line(error)}",
+            hint="The device cpu is always there; `streamlens doctor` lists the others.",
+        ) from error
     return ModelHandle(
         model=model,
         tokenizer=tokenizer,

@@ -45,7 +45,7 @@ def known_numbers(model: Any) -> list[float]:
             found += [value, 1 / value, math.sqrt(value), 1 / math.sqrt(value)]
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.numel() == 1 and tensor.is_floating_point():
-            found.append(float(tensor))
+            found.append(float(tensor.detach()))
     found.append(math.sqrt(0.5))
     # a constant kept as a tensor in the model's dtype is rounded to it (Gemma's square root of d_model)
     dtype = next(model.parameters()).dtype

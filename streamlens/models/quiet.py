@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from huggingface_hub.utils import logging as hub_logging
 from transformers.utils import logging
 
 
@@ -13,11 +14,14 @@ def quiet() -> Iterator[None]:
     The settings are transformers' own and count for the whole process.
     """
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_verbosity = hub_logging.get_verbosity()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()  # a hub that cannot be reached is said once, by the error
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
         if bars:
             logging.enable_progress_bar()

@@ -22,6 +22,9 @@ def write_page(path: str | os.PathLike[str], page: str) -> Path:
     if target.is_dir() or not target.parent.is_dir():
         rule = "a page is written to a file in an existing folder"
         raise InputError(f"{rule}; got {target}.", hint="Create the folder first, or name a file.")
+    if target.exists() and not target.is_file():  # a device or a pipe is written to, never replaced
+        target.write_text(page, encoding="utf-8")
+        return target
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as file:

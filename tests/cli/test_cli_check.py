@@ -144,7 +144,7 @@ def test_a_post_norm_model_is_described_step_by_step(run, checking) -> None:
     checking(handle)
     said = run("check", "--format", "table")
     assert said.exit_code == 0, said.stdout
-    assert "LayerNorm of the stream, bias as L*.mlp.norm.bias" in said.stdout
+    assert "LayerNorm of the stream, bias as L*.attn.norm.bias" in said.stdout
     assert "No linear head" in said.stdout
     kinds = [step["step"] for step in describe(handle.wiring)["steps"]]
     assert kinds.count("norm") == 5

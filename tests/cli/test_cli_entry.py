@@ -132,6 +132,15 @@ def test_a_mistake_of_ours_is_one_line_too(run, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("device", ["nonsense", "cuda:77"])
+def test_a_device_that_is_not_there(run, device: str) -> None:
+    said = run("check", "--device", device)
+    assert said.exit_code == 2
+    assert f"cannot be put on the device '{device}'" in said.stderr
+    assert "hint: The device cpu is always there" in said.stderr
+
+
 def test_errors_are_raised_where_the_caller_wants_them(unloaded) -> None:
     from streamlens.cli import main
 
