@@ -213,9 +213,9 @@ def _edge_hook(edges: Sequence[Action], done: set[int]) -> Callable:
     return on_attention
 
 
-def changes_of(actions: Sequence[Action], shape: tuple[int, int, int], index: Tensor) -> Tensor:
+def changes_of(actions: Sequence[Action], shape: Sequence[int], index: Tensor) -> Tensor:
     """Which writes are edited where, [write, batch, pos], at the kept positions of a batch."""
-    edited = torch.zeros(shape, dtype=torch.bool)
+    edited = torch.zeros(tuple(shape), dtype=torch.bool)
     for action in actions:
         for row, position in zip(action.rows.tolist(), action.positions.tolist(), strict=True):
             edited[action.row, row] |= index[row] == position

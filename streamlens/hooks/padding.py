@@ -37,8 +37,8 @@ def require_invisible_padding(model: ModelHandle) -> None:
         _seen[model.model] = _difference(model)
     if _seen[model.model] > VISIBLE.get(model.dtype, 5e-2):
         raise InputError(
-            f"{model.name} sees the padding of a batch (its output moves by {_seen[model.model]:.0%}), so prompts in one "
-            "batch have the same number of tokens.",
+            f"{model.name} sees the padding of a batch (its output moves by {_seen[model.model]:.0%}), so prompts in "
+            "one batch have the same number of tokens.",
             hint="Run the prompts one by one.",
         )
 

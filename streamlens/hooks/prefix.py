@@ -62,7 +62,8 @@ def prefix_of(model: ModelHandle, wiring: Wiring, batch: Batch) -> Keeper | None
         return None
     from transformers.cache_utils import DynamicCache
 
-    cache = DynamicCache(config=model.model.config)
+    config: Any = model.model.config
+    cache = DynamicCache(config=config)
     return Keeper(replace(batch, inputs={**batch.inputs, name: cache, "use_cache": True}), name)
 
 
@@ -72,8 +73,8 @@ def _shared_layer(keys: Tensor, values: Tensor, rows: int) -> Any:
 
     class SharedLayer(DynamicLayer):
         def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            keys = torch.cat([self.keys.expand(rows, -1, -1, -1), key_states], dim=-2)
-            return keys, torch.cat([self.values.expand(rows, -1, -1, -1), value_states], dim=-2)
+            joined_keys = torch.cat([keys.expand(rows, -1, -1, -1), key_states], dim=-2)
+            return joined_keys, torch.cat([values.expand(rows, -1, -1, -1), value_states], dim=-2)
 
     layer = SharedLayer()
     layer.lazy_initialization(keys, values)

@@ -225,7 +225,7 @@ def _run_chunk(
         assert prefix is not None, "a run without edits and without a cache is the clean run"
         return _run_chunk(replace(clean, prefix=None), chunk, kept, 0, keep_logits=keep_logits)
     ledger = replace(ledger, sinks=clean.ledger.sinks[:, kept].expand(len(chunk) + 1, -1))
-    changed = changes_of(actions, tuple(ledger.added.shape[:3]), batch.index)
+    changed = changes_of(actions, ledger.added.shape[:3], batch.index)
     return Variants(
         clean=ledger.prompt(slice(0, 1)),
         edited=ledger.prompt(slice(1, None)),

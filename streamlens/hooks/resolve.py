@@ -109,7 +109,7 @@ def _change(
     if edit.method == "zero":
         return torch.zeros_like
     if edit.method == "scale":
-        factor = edit.value
+        factor: Any = edit.value
         return lambda here: here * factor
     if edit.method == "replace":
         return _replace(model, wiring, edit)

@@ -12,6 +12,7 @@ pass, onto the reader's rows:
 Not to be mixed with the logit lens (`lens.py`), which uses the norm each depth really has.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -94,61 +95,74 @@ def read(ledger: Ledger, reader: Reader) -> Readout:
 
     Cost: O(writes x positions x d_model) per reader row, in float64.
     """
-    d_model = ledger.stream.shape[-1]
-    if reader.matrix.shape[-1] != d_model:
-        raise InputError(
-            f"A reader is as wide as the stream, {d_model}; {reader.name!r} is {reader.matrix.shape[-1]} wide."
-        )
-    matrix, bias = reader.matrix.to(ledger.stream.device), reader.bias.to(ledger.stream.device)
-    project, constant = _through_norm(ledger, reader, matrix)
-    parts = [project(write) for write in ledger.writes]
+    linear = project(ledger, reader)
+    parts = [linear(write) for write in ledger.writes]
     rows = [*ledger.sites, Site(kind="rounding")]
-    parts.append(project(ledger.rounding))
+    parts.append(linear(ledger.rounding))
     ones = torch.ones_like(parts[0])
-    if constant is not None:
+    norm = ledger.final_norm if reader.norm == "final" else None
+    if norm is not None and norm.bias is not None:
         rows.append(Site(kind="final_norm.bias"))
-        parts.append(ones * constant)
-    if bias.any():
+        parts.append(ones * (reader.matrix.to(norm.bias.device) @ norm.bias))
+    if reader.bias.any():
         rows.append(Site(kind="unembed.bias"))
-        parts.append(ones * bias)
+        parts.append(ones * reader.bias.to(ones.device))
     if reader.vocabulary is not None and reader.vocabulary.softcap is not None:
         rows.append(Site(kind="softcap"))
-        parts.append(_softcap(ledger, reader))
+        parts.append(softcap(ledger, reader))
     return Readout(
         ledger=ledger,
         reader=reader,
         sites=tuple(rows),
         contributions=torch.stack(parts),
-        observed=_observed(ledger, reader, matrix, bias),
+        observed=observe(ledger, reader),
     )
 
 
-def _through_norm(ledger: Ledger, reader: Reader, matrix: Tensor):
-    """The linear map from an update to the reader, and the constant that the norm's bias adds, or None."""
+def project(ledger: Ledger, reader: Reader) -> Callable[[Tensor], Tensor]:
+    """The linear map from an update of the final stream to the reader, with the norm frozen at this pass.
+
+    Returns:
+        A function from [batch, pos, d_model] to [batch, pos, reader], in float64.
+
+    Raises:
+        InputError: A reader of another width than the stream.
+    """
+    return _through_norm(ledger, reader, reader.matrix)
+
+
+def _through_norm(ledger: Ledger, reader: Reader, matrix: Tensor) -> Callable[[Tensor], Tensor]:
+    d_model = ledger.stream.shape[-1]
+    if matrix.shape[-1] != d_model:
+        raise InputError(f"A reader is as wide as the stream, {d_model}; {reader.name!r} is {matrix.shape[-1]} wide.")
+    matrix = matrix.to(ledger.stream.device)
     norm = ledger.final_norm if reader.norm == "final" else None
     if norm is None:
-        return (lambda update: update.double() @ matrix.T), None
+        return lambda update: update.double() @ matrix.T
     folded = matrix * norm.gain
     if norm.centred:
         folded = folded - folded.mean(-1, keepdim=True)
-    constant = None if norm.bias is None else matrix @ norm.bias
-    return (lambda update: (update.double() @ folded.T) * norm.scale[..., None]), constant
+    return lambda update: (update.double() @ folded.T) * norm.scale[..., None]
 
 
-def _softcap(ledger: Ledger, reader: Reader) -> Tensor:
-    """What the softcap does to the finished sum: mix @ (cap tanh(raw / cap) - raw)."""
+def softcap(ledger: Ledger, reader: Reader) -> Float[Tensor, "batch pos reader"]:
+    """What the softcap does to the finished sum: mix @ (cap tanh(raw / cap) - raw); 0 without one."""
     vocabulary = reader.vocabulary
-    assert vocabulary is not None
-    assert vocabulary.softcap is not None
+    if vocabulary is None or vocabulary.softcap is None:
+        return torch.zeros(
+            *ledger.stream.shape[:2], len(reader.matrix), dtype=torch.float64, device=ledger.stream.device
+        )
+    matrix = vocabulary.matrix.to(ledger.stream.device)
+    raw = _through_norm(ledger, reader, matrix)(ledger.stream) + vocabulary.bias.to(ledger.stream.device)
+    if ledger.final_norm is not None and ledger.final_norm.bias is not None:
+        raw = raw + matrix @ ledger.final_norm.bias
     cap = vocabulary.softcap
-    project, constant = _through_norm(ledger, reader, vocabulary.matrix.to(ledger.stream.device))
-    raw = project(ledger.stream) + vocabulary.bias.to(ledger.stream.device)
-    raw = raw if constant is None else raw + constant
     return (cap * torch.tanh(raw / cap) - raw) @ vocabulary.mix.to(raw.device).T
 
 
-def _observed(ledger: Ledger, reader: Reader, matrix: Tensor, bias: Tensor) -> Tensor | None:
+def observe(ledger: Ledger, reader: Reader) -> Float[Tensor, "batch pos reader"] | None:
     """The model's own value: from its logits where they were kept, else from its own normed stream."""
+    matrix, bias = reader.matrix.to(ledger.stream.device), reader.bias.to(ledger.stream.device)
     vocabulary = reader.vocabulary
     if ledger.logits is not None and vocabulary is not None:
         return ledger.logits[..., list(vocabulary.ids)].double() @ vocabulary.mix.to(ledger.logits.device).T
