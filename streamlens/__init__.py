@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A test holds the two together.
     from streamlens import plots
+    from streamlens.edits import Edit
     from streamlens.errors import StreamlensError
+    from streamlens.experiments.ablate import ablate, sweep
     from streamlens.hooks.capture import decompose
+    from streamlens.hooks.replay import clean_run, replay
     from streamlens.ledger import Ledger
     from streamlens.models.load import load
+    from streamlens.readouts.ablation import AblationLedger
     from streamlens.readouts.attribution import Readout, read
     from streamlens.readouts.lens import logit_lens
     from streamlens.readouts.reader import Reader
@@ -36,6 +40,12 @@ __all__ = [
     "Readout",
     "Site",
     "StreamlensError",
+    "Edit",
+    "ablate",
+    "sweep",
+    "replay",
+    "clean_run",
+    "AblationLedger",
     "plots",
     "__version__",
 ]
@@ -50,6 +60,12 @@ _HOME = {
     "Readout": "streamlens.readouts.attribution",
     "Site": "streamlens.sites",
     "StreamlensError": "streamlens.errors",
+    "Edit": "streamlens.edits",
+    "ablate": "streamlens.experiments.ablate",
+    "sweep": "streamlens.experiments.ablate",
+    "replay": "streamlens.hooks.replay",
+    "clean_run": "streamlens.hooks.replay",
+    "AblationLedger": "streamlens.readouts.ablation",
     "plots": "streamlens.plots",
 }
 

@@ -96,6 +96,10 @@ class Site:
         """The whole write that this row is a part of."""
         return replace(self, head=None, neuron=None, expert=None, source=None, part="")
 
+    def part_of(self, axis: str, number: int) -> "Site":
+        """One head, neuron or expert of this write."""
+        return replace(self, **{axis: number})
+
     def __str__(self) -> str:
         return self.label
 

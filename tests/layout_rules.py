@@ -23,6 +23,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "display": ("errors",),
     "sites": ("axes", "display"),
     "carries": ("sites",),
+    "edits": ("sites",),
     "ledger": ("carries",),
     # The two primitives of hooks/ stand below `models`, since the wiring is found by watching a forward.
     # The folder's __init__ runs whenever they are imported, so it may not reach higher.
@@ -30,7 +31,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "hooks.scope": ("hooks.__init__",),
     "hooks.record": ("hooks.scope",),
     "models": ("ledger", "hooks.record"),
-    "hooks": ("models",),
+    "hooks": ("models", "edits"),
     # From here on pure: no model in reach.
     "readouts": ("ledger",),
     "frames": ("readouts",),
@@ -38,9 +39,10 @@ BELOW: dict[str, tuple[str, ...]] = {
     "plots": ("frames", "theme"),
     "report": ("plots",),
     # What joins the two branches.
-    "lab": ("hooks", "report"),
-    "batch": ("hooks", "report"),
-    "explorer": ("hooks", "report"),
+    "experiments": ("hooks", "frames"),
+    "lab": ("experiments", "report"),
+    "batch": ("experiments", "report"),
+    "explorer": ("experiments", "report"),
     "cli": ("lab", "batch", "explorer"),
     "__main__": ("cli",),
     "__init__": ("cli",),

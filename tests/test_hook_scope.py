@@ -245,9 +245,14 @@ class TestHookScope:
         layer, unhookable = nn.Linear(2, 2), nn.Linear(2, 2)
         unhookable.register_forward_hook = breaks
         before = hooks_of(layer)
-        with pytest.raises(Broken), HookScope() as scope:
-            scope.after(layer, print)
-            scope.after(unhookable, print)
+
+        def attach_both():
+            with HookScope() as scope:
+                scope.after(layer, print)
+                scope.after(unhookable, print)
+
+        with pytest.raises(Broken):
+            attach_both()
         assert hooks_of(layer) == before
 
     def test_a_returned_value_replaces_the_output(self):

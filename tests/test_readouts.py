@@ -288,9 +288,7 @@ class TestWhatATokenReaderNeeds:
     def test_text_only_with_a_tokenizer(self):
         with pytest.raises(InputError) as refused:
             Reader.logits(handle_of("llama"), [" river"])
-        assert str(refused.value) == (
-            "A token given as text needs a tokenizer, and this model was loaded without one."
-        )
+        assert str(refused.value) == ("A token given as text needs a tokenizer, and this model was loaded without one.")
 
     def test_a_linear_head(self):
         handle = streamlens.load(zoo.build("qwen3_vl_text"))

@@ -112,9 +112,7 @@ def test_without_a_tokenizer_tokens_are_their_ids():
     assert token_texts(None, [5461, 7]) == ("⟨5461⟩", "⟨7⟩")
     with pytest.raises(InputError) as refused:
         encode(None, "the bank")
-    assert str(refused.value) == (
-        "A prompt given as text needs a tokenizer, and this model was loaded without one."
-    )
+    assert str(refused.value) == ("A prompt given as text needs a tokenizer, and this model was loaded without one.")
 
 
 @pytest.mark.model
@@ -243,23 +241,21 @@ class TestIds:
     def test_a_mask_goes_with_ids_only(self, tokenizer):
         with pytest.raises(InputError) as refused:
             encode(tokenizer, "the bank", attention_mask=torch.ones(1, 2))
-        assert str(refused.value) == (
-            "attention_mask goes with token ids; padding of strings is masked by itself."
-        )
+        assert str(refused.value) == ("attention_mask goes with token ids; padding of strings is masked by itself.")
 
 
 class TestBosBesideLeftPadding:
     """Padding stands in front of the tokens there, so the first id is not the first token."""
 
-    LEFT = torch.tensor([[0, 0, 1, 5], [1, 5, 6, 7]])
-    MASK = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    LEFT = torch.tensor([[0, 0, 1, 5]])
+    MASK = torch.tensor([[0, 0, 1, 1]])
 
     def test_one_that_is_there_is_seen_behind_the_padding(self):
         with pytest.raises(InputError, match="already starts with the BOS token"):
             encode(sentencepiece(), self.LEFT, attention_mask=self.MASK, prepend_bos=True)
 
     def test_it_is_named(self):
-        assert encode(sentencepiece(), self.LEFT[:1], attention_mask=self.MASK[:1]).bos == "tokenizer"
+        assert encode(sentencepiece(), self.LEFT, attention_mask=self.MASK).bos == "tokenizer"
 
     def test_padding_with_the_bos_id_is_padding(self):
         ids, mask = torch.tensor([[1, 1, 5, 6]]), torch.tensor([[0, 0, 1, 1]])

@@ -8,9 +8,11 @@
 """
 
 import difflib
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -68,7 +70,7 @@ class Commands(click.Group):
         **extra: Any,
     ) -> Any:
         """Runs one command line. With `standalone_mode=False` errors are raised instead of printed."""
-        state = extra.setdefault("obj", {"debug": False})
+        state = extra.setdefault("obj", {"debug": False, "interrupted": False})
         options = {"windows_expand_args": windows_expand_args, **extra}
         for stream in (sys.stdout, sys.stderr):
             reconfigure = getattr(stream, "reconfigure", None)
@@ -76,13 +78,32 @@ class Commands(click.Group):
                 reconfigure(errors="backslashreplace")
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **options)
-        try:
-            ended = super().main(args, prog_name, complete_var, standalone_mode=False, **options)
-        except Exception as error:
-            if state["debug"]:
-                traceback.print_exc()
-            _fail(error, debug=state["debug"])
+        with _interruptible(state):
+            try:
+                ended = super().main(args, prog_name, complete_var, standalone_mode=False, **options)
+            except Exception as error:
+                if state["debug"]:
+                    traceback.print_exc()
+                _fail(click.Abort() if state["interrupted"] else error, debug=state["debug"])
         sys.exit(ended if isinstance(ended, int) else 0)
+
+
+@contextmanager
+def _interruptible(state: dict[str, bool]) -> Iterator[None]:
+    """Notes a Ctrl-C beside raising it: an import that is interrupted may turn it into an ImportError."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        state["interrupted"] = True
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # somebody else's business
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fail(error: Exception, *, debug: bool) -> NoReturn:

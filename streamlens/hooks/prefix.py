@@ -48,9 +48,10 @@ class Keeper:
         layers = []
         for layer in cache.layers:
             plain = type(layer) is DynamicLayer and layer.is_initialized
-            if not plain or layer.keys.shape[-2] != length or len(layer.keys) != 1:
+            keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+            if not plain or keys is None or values is None or keys.shape[-2] != length or len(keys) != 1:
                 return None
-            layers.append((layer.keys, layer.values))
+            layers.append((keys, values))
         return Prefix(self.name, tuple(layers)) if layers else None
 
 

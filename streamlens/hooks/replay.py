@@ -8,7 +8,7 @@
 4. Every run is captured like any other and closes like any other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from streamlens.edits import Edit, as_edits
-from streamlens.errors import InputError
+from streamlens.errors import ClosureError, InputError
 from streamlens.hooks.capture import capture
 from streamlens.hooks.edit import Action, attach_actions, changes_of
 from streamlens.hooks.forward import Batch
+from streamlens.hooks.freeze import Freezer
 from streamlens.hooks.prefix import Prefix, prefix_of
 from streamlens.hooks.prompts import Positions, Prompt, batch_for, kept_positions
 from streamlens.hooks.resolve import resolve
@@ -164,8 +165,13 @@ def replay(
 
 
 def run_variants(
-    clean: Clean, variants: Sequence[Sequence[Edit]], *, positions: Positions = None, keep_logits: bool = True
-) -> list[Variants]:
+    clean: Clean,
+    variants: Sequence[Sequence[Edit]],
+    *,
+    positions: Positions = None,
+    keep_logits: bool = True,
+    freeze: str | Sequence[str] | None = None,
+) -> Iterator[Variants]:
     """Runs one prompt once for each set of edits, as few batches as memory allows.
 
     Args:
@@ -173,8 +179,9 @@ def run_variants(
         variants: One set of edits each.
         positions: What to keep of every run; None for all positions.
         keep_logits: Keep the logits at the kept positions.
+        freeze: What keeps its clean value; see `streamlens.hooks.freeze`.
 
-    Returns:
+    Yields:
         One entry per batch, the variants in their order.
 
     Raises:
@@ -189,16 +196,20 @@ def run_variants(
     length = len(context[0])
     kept = kept_positions(context, positions)
     kept = list(range(length)) if kept is None else kept[0]
-    found: list[Variants] = []
+    frozen = freezer(clean, freeze)
     order = 0
     while order < len(resolved):
         first = min(_first(actions) for actions in resolved[order:])
         start = min(first, min(kept)) if clean.prefix is not None else 0
         size = max(1, CHUNK // (length - start))
         chunk = resolved[order : order + size]
-        found.append(_run_chunk(clean, chunk, kept, start, keep_logits=keep_logits))
+        yield _run_chunk(clean, chunk, kept, start, keep_logits=keep_logits, frozen=frozen)
         order += len(chunk)
-    return found
+
+
+def freezer(clean: Clean, freeze: str | Sequence[str] | None) -> Freezer:
+    """What `freeze=` asks for, looked up before anything runs."""
+    return Freezer.of(clean.model, clean.wiring, clean.batch, clean.ledger, freeze)
 
 
 def _first(actions: Sequence[Action]) -> int:
@@ -206,13 +217,20 @@ def _first(actions: Sequence[Action]) -> int:
 
 
 def _run_chunk(
-    clean: Clean, chunk: Sequence[Sequence[Action]], kept: list[int], start: int, *, keep_logits: bool
+    clean: Clean,
+    chunk: Sequence[Sequence[Action]],
+    kept: list[int],
+    start: int,
+    *,
+    keep_logits: bool,
+    frozen: Freezer,
 ) -> Variants:
     """One batch: the control row, then the variants."""
     prefix = clean.prefix if start > 0 else None
     batch = _batch(clean, len(chunk) + 1, kept, start)
     actions = [a.at(row=n + 1, start=start) for n, group in enumerate(chunk) for a in group]
-    with attach_actions(clean.model, clean.wiring, batch, actions):
+    held = frozen.actions([{a.row for a in group} for group in chunk], start)
+    with attach_actions(clean.model, clean.wiring, batch, [*held, *actions]), frozen.patterns(start):
         ledger = capture(
             clean.model,
             clean.wiring,
@@ -222,8 +240,12 @@ def _run_chunk(
             provenance=clean.ledger.provenance,
         )
     if not _is_clean(clean, ledger, kept):
-        assert prefix is not None, "a run without edits and without a cache is the clean run"
-        return _run_chunk(replace(clean, prefix=None), chunk, kept, 0, keep_logits=keep_logits)
+        if prefix is None:
+            raise ClosureError(
+                "The model gives other numbers in a batch of variants than alone, without any edit.",
+                hint="Run the edits one by one with replay().",
+            )
+        return _run_chunk(replace(clean, prefix=None), chunk, kept, 0, keep_logits=keep_logits, frozen=frozen)
     ledger = replace(ledger, sinks=clean.ledger.sinks[:, kept].expand(len(chunk) + 1, -1))
     changed = changes_of(actions, ledger.added.shape[:3], batch.index)
     return Variants(

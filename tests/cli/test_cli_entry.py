@@ -153,13 +153,17 @@ def test_an_error_shows_what_it_was_given_and_moves_no_cursor(run, unloaded) -> 
     assert said.stderr == "error: ⟨U+001B⟩[31m[bold]⟨U+202E⟩.txt: cannot be read: No such file or directory.\n"
 
 
-def test_interrupted_while_loading_ends_with_130() -> None:
-    code = """
+WAITS = "    import time\n    time.sleep(600)"
+CONVERTS = "    try:\n        import time; time.sleep(600)\n    except BaseException:\n        raise ImportError('x')"
+
+
+@pytest.mark.parametrize("loading", [WAITS, CONVERTS], ids=["plain", "turned into an ImportError"])
+def test_interrupted_while_loading_ends_with_130(loading: str) -> None:
+    code = f"""
 import streamlens.models.load as home
 def load(*_, **__):
     print("loading", flush=True)
-    import time
-    time.sleep(600)
+{loading}
 home.load = load
 from streamlens.cli import main
 main(["decompose", "x"])

@@ -1,8 +1,7 @@
-"""FRAMES: the border between computation and everything that shows or stores it.
+"""Frames of a ledger, a readout and a logit lens.
 
-Each function gives one tidy frame, one observation a row, with a schema that is part of the product:
-`SCHEMAS` names every column, its type and what it means. Categories stand in stream order; numbers are float32.
-What holds for the whole frame (prompts, model, closure) is in `frame.attrs`.
+1. One row per token and row of the ledger, padding left out, columns as in `schemas.py`.
+2. What holds for the whole frame (prompts, model, closure) is in `frame.attrs`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,61 +12,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from streamlens.frames.schemas import PARTS, SCHEMAS
 from streamlens.ledger import Ledger
 from streamlens.readouts.attribution import Readout
 from streamlens.readouts.lens import LogitLens, streams
 from streamlens.sites import Site
-
-_TOKEN = {
-    "prompt_id": ("int32", "number of the prompt"),
-    "position": ("int32", "position within the prompt's own tokens, from 0"),
-    "token_id": ("int32", "id of the token at that position"),
-    "token": ("str", "its text, with its spaces"),
-    "special": ("bool", "whether it is a special token"),
-    "sink": ("bool", "whether its final stream is far above the prompt's median norm"),
-}
-_ROW = {
-    "layer": ("Int16", "block, from 0; missing for what enters before the first"),
-    "kind": ("category", "embed, pos_embed, attn, mlp, ..., or a row that closes the sum"),
-    "component": ("category", "the row's label; ordered as in the stream"),
-    "order": ("int32", "the row's number in stream order"),
-}
-#: further columns of a ledger whose writes are split; the part's number, missing where a row is no such part
-PARTS = {
-    "head": ("Int16", "query head"),
-    "neuron": ("Int32", "hidden unit of the MLP"),
-    "expert": ("Int16", "expert of a mixture"),
-    "source": ("Int32", "source position that the head reads from"),
-    "source_token": ("str", "its token's text"),
-    "attention": ("float32", "attention probability from this token to the source token"),
-}
-#: frame -> column -> (type, meaning)
-SCHEMAS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "writes": {
-        **_TOKEN,
-        **_ROW,
-        "norm": ("float32", "Euclidean norm of the write"),
-        "share": ("float32", "<write, stream> / |stream|^2: signed, sums to 1 over a token's rows"),
-        "cosine": ("float32", "cosine of the write and the final stream"),
-        "stream_norm": ("float32", "norm of the stream after the write"),
-    },
-    "readout": {
-        **_TOKEN,
-        "reader": ("category", "the reader's row"),
-        "unit": ("category", "unit of contribution"),
-        **_ROW,
-        "contribution": ("float32", "what the row adds to the reader; sums to the model's own value"),
-    },
-    "lens": {
-        **_TOKEN,
-        **_ROW,
-        "rank": ("int32", "0 for the most likely token"),
-        "top_token_id": ("int32", "id of the predicted token"),
-        "top_token": ("str", "its text"),
-        "logit": ("float32", "its logit if the model stopped after this write"),
-        "probability": ("float32", "its probability then"),
-    },
-}
 
 
 def writes_frame(ledger: Ledger) -> pd.DataFrame:
@@ -88,8 +37,8 @@ def writes_frame(ledger: Ledger) -> pd.DataFrame:
         "cosine": share * squared.sqrt() / norm.clamp_min(1e-300),
         "stream_norm": torch.stack([*depth, stream.norm(dim=-1)]),
     }
-    frame = _table("writes", ledger, sites, {name: _flat(value, ledger) for name, value in columns.items()})
-    frame.attrs.update(_attrs(ledger))
+    frame = table("writes", ledger, sites, {name: flat(value, ledger) for name, value in columns.items()})
+    frame.attrs.update(attributes(ledger))
     return frame
 
 
@@ -98,11 +47,11 @@ def readout_frame(readout: Readout) -> pd.DataFrame:
     ledger, rows = readout.ledger, readout.reader.rows
     parts = []
     for number, name in enumerate(rows):
-        values = {"contribution": _flat(readout.contributions[..., number], ledger)}
-        part = _table("readout", ledger, readout.sites, values, reader=name, unit=readout.reader.unit)
+        values = {"contribution": flat(readout.contributions[..., number], ledger)}
+        part = table("readout", ledger, readout.sites, values, reader=name, unit=readout.reader.unit)
         parts.append(part.assign(reader=pd.Categorical(part["reader"], list(rows), ordered=True)))
     frame = pd.concat(parts, ignore_index=True)
-    frame.attrs.update(_attrs(ledger))
+    frame.attrs.update(attributes(ledger))
     frame.attrs.update(
         reader=readout.reader.name, unit=readout.reader.unit, readout_closure=float(readout.closure.max())
     )
@@ -113,22 +62,22 @@ def lens_frame(lens: LogitLens) -> pd.DataFrame:
     """One row per (prompt, position, write, rank); columns: `SCHEMAS["lens"]`."""
     parts = []
     for rank in range(lens.ids.shape[-1]):
-        ids = _flat(lens.ids[..., rank], lens.ledger)
+        ids = flat(lens.ids[..., rank], lens.ledger)
         values = {
             "rank": np.full(len(ids), rank),
             "top_token_id": ids,
             "top_token": np.array([lens.texts[int(i)] for i in ids], dtype=object),
-            "logit": _flat(lens.logits[..., rank], lens.ledger),
-            "probability": _flat(lens.probabilities[..., rank], lens.ledger),
+            "logit": flat(lens.logits[..., rank], lens.ledger),
+            "probability": flat(lens.probabilities[..., rank], lens.ledger),
         }
-        parts.append(_table("lens", lens.ledger, lens.sites, values))
+        parts.append(table("lens", lens.ledger, lens.sites, values))
     frame = pd.concat(parts, ignore_index=True)
     frame = frame.sort_values(["prompt_id", "position", "order", "rank"], ignore_index=True)
-    frame.attrs.update(_attrs(lens.ledger))
+    frame.attrs.update(attributes(lens.ledger))
     return frame
 
 
-def _table(
+def table(
     schema: str, ledger: Ledger, sites: Sequence[Site], values: Mapping[str, Any], **constants: Any
 ) -> pd.DataFrame:
     """The identity columns of (row, token) pairs beside the given values, in the schema's order and types."""
@@ -180,12 +129,12 @@ def _parts(ledger: Ledger, sites: Sequence[Site], tokens: int) -> dict[str, Any]
     return columns
 
 
-def _flat(value: Tensor, ledger: Ledger) -> np.ndarray:
+def flat(value: Tensor, ledger: Ledger) -> np.ndarray:
     """[write, batch, pos] to one number per (token, write), padding left out."""
     return value.permute(1, 2, 0)[ledger.mask].cpu().numpy().reshape(-1)
 
 
-def _attrs(ledger: Ledger) -> dict[str, Any]:
+def attributes(ledger: Ledger) -> dict[str, Any]:
     return {
         "prompts": list(ledger.prompts),
         "closure": float(ledger.closure.max()),

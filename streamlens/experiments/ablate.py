@@ -1,0 +1,187 @@
+"""Ablation: switch branches off and account for everything that follows.
+
+1. `ablate` makes one set of edits and returns its ledger.
+2. `sweep` makes one edit after another, in batches that reuse the clean run, and returns all effects and the matrix of
+   which write responded to which edit.
+3. `freeze` holds later writes, or attention patterns, at their clean values: path patching. With every later write
+   frozen the indirect part is 0.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamlens.edits import Edit, as_edits
+from streamlens.errors import InputError
+from streamlens.hooks.prompts import Positions, Prompt
+from streamlens.hooks.replay import Clean, clean_run, run_variants
+from streamlens.models.handle import ModelHandle
+from streamlens.models.wiring import Projection
+from streamlens.readouts.ablation import AblationLedger
+from streamlens.readouts.reader import Reader
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Freeze = str | Sequence[str] | None
+
+
+def ablate(
+    model: ModelHandle,
+    prompt: Prompt | Clean,
+    edits: str | Edit | Sequence[str | Edit],
+    *,
+    readers: Reader | Sequence[Reader] = (),
+    position: Positions = None,
+    freeze: Freeze = None,
+    **forward_kwargs: Any,
+) -> AblationLedger:
+    """Makes a set of edits and keeps books on what they did. Signs: ablated - clean.
+
+    Args:
+        model: From `streamlens.load`.
+        prompt: One prompt, or an earlier clean run of it (`streamlens.clean_run`).
+        edits: Edits, or their text form: `L9.attn`, `L9H2@bank`, `L12.mlp=0.5`, `L9H2<river@bank`.
+        readers: What to read.
+        position: Where to read; None for every position.
+        freeze: Writes that keep their clean values: their labels, "all" for every write that is not edited, or
+            "patterns" for attention patterns while values move.
+        **forward_kwargs: As for `decompose`.
+
+    Raises:
+        InputError: An edit, reader or position that does not fit.
+
+    Cost: one clean forward, and one over the positions from the first edited one on.
+    """
+    wanted = as_edits(edits)
+    clean = prompt if isinstance(prompt, Clean) else clean_run(model, prompt, **forward_kwargs)
+    (batch,) = run_variants(clean, [wanted], positions=position, freeze=freeze)
+    return AblationLedger(
+        clean=batch.clean,
+        ablated=batch.edited,
+        changed=batch.changed,
+        variants=(" + ".join(edit.label for edit in wanted),),
+        readers=_readers(readers),
+        reused=batch.reused,
+        vocabulary=model.token_texts,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sweep:
+    """One edit after another.
+
+    Attributes:
+        parts: The ablation ledgers of its batches, the variants in their order.
+        variants: What was edited in each variant, as text.
+    """
+
+    parts: tuple[AblationLedger, ...]
+    variants: tuple[str, ...]
+
+    def effects(self) -> "pd.DataFrame":
+        """One row per (variant, reader, position); see `streamlens.frames.SCHEMAS["effects"]`."""
+        from streamlens.frames import effects_frame
+
+        return effects_frame(self.parts)
+
+    def responses(self, reader: Reader | str | None = None) -> "pd.DataFrame":
+        """The edited x responding matrix of one reader at the last kept position, in its unit.
+
+        Rows are variants, columns writes in stream order: what each write's change gives the reader. The edited
+        writes' own cells are the direct effects; earlier ones are 0.
+        """
+        from streamlens.frames import responses_frame
+
+        return responses_frame(self.parts, reader)
+
+    def __repr__(self) -> str:
+        return f"Sweep({len(self.variants)} variants, {len(self.parts)} batches)"
+
+
+def sweep(
+    model: ModelHandle,
+    prompt: Prompt | Clean,
+    *,
+    over: str | Sequence[str | Edit | Sequence[str | Edit]] = "sublayers",
+    position: Positions = None,
+    method: str = "zero",
+    readers: Reader | Sequence[Reader] = (),
+    read_at: Positions = None,
+    freeze: Freeze = None,
+    progress: Callable[[int, int], None] | None = None,
+    **forward_kwargs: Any,
+) -> Sweep:
+    """Edits one thing at a time. Signs: ablated - clean.
+
+    Args:
+        model: From `streamlens.load`.
+        prompt: One prompt, or an earlier clean run of it.
+        over: "sublayers", "heads", or a list of edits (each an edit, its text, or several at once).
+        position: Where the edits act; None for every position at once.
+        method: What "sublayers" and "heads" are edited by: "zero", or a factor such as "0.5".
+        readers: What to read.
+        read_at: Where to read; by default where the edits act, or the last position if they act everywhere.
+        freeze: As for `ablate`.
+        progress: Called with (done, total) after each batch.
+        **forward_kwargs: As for `decompose`.
+
+    Raises:
+        InputError: Nothing to sweep over, or an edit, reader or position that does not fit.
+
+    Cost: one clean forward, and the variants' positions from the first edited one on, batched: 60 sublayers of the
+    default model at the last of 10 tokens cost about 3 bare forwards (`scripts/bench.py sweep`).
+    """
+    clean = prompt if isinstance(prompt, Clean) else clean_run(model, prompt, **forward_kwargs)
+    variants = _variants(model, clean, over, position, method)
+    where = read_at if read_at is not None else position if position is not None else -1
+    names = tuple(" + ".join(edit.label for edit in edits) for edits in variants)
+    parts: list[AblationLedger] = []
+    for batch in run_variants(clean, variants, positions=where, freeze=freeze):
+        done = sum(len(part.variants) for part in parts)
+        parts.append(
+            AblationLedger(
+                clean=batch.clean,
+                ablated=batch.edited,
+                changed=batch.changed,
+                variants=names[done : done + batch.changed.shape[1]],
+                readers=_readers(readers),
+                reused=batch.reused,
+                vocabulary=model.token_texts,
+            )
+        )
+        if progress is not None:
+            progress(done + len(parts[-1].variants), len(names))
+    return Sweep(parts=tuple(parts), variants=names)
+
+
+def _variants(
+    model: ModelHandle,
+    clean: Clean,
+    over: str | Sequence[str | Edit | Sequence[str | Edit]],
+    position: Positions,
+    method: str,
+) -> list[list[Edit]]:
+    how = "" if method == "zero" else f"={method}"
+    if over == "sublayers":
+        labels = [w.site.label for w in clean.wiring.writes if w.tap is not None and w.site.layer is not None]
+    elif over == "heads":
+        labels = []
+        for row, maker in model.projections(clean.wiring.stream).items():
+            site = clean.wiring.writes[row].site
+            if isinstance(maker, Projection) and maker.heads:
+                labels += [site.part_of("head", h).label for h in range(maker.heads)]
+        if not labels:
+            raise InputError("This model has no attention heads to sweep over.", hint='over="sublayers" works.')
+    elif isinstance(over, str):
+        raise InputError(f'A sweep runs over "sublayers", "heads" or a list of edits; got {over!r}.')
+    else:
+        if not over:
+            raise InputError("A sweep needs at least one edit; got an empty list.")
+        return [as_edits(entry if isinstance(entry, str | Edit) else list(entry)) for entry in over]
+    where: Any = position
+    return [[Edit.parse(label + how, position=where)] for label in labels]
+
+
+def _readers(readers: Reader | Sequence[Reader]) -> tuple[Reader, ...]:
+    return (readers,) if isinstance(readers, Reader) else tuple(readers)

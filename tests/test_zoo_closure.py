@@ -1,0 +1,489 @@
+"""Every architecture of the zoo: its books close at every level, or it is refused with the reason.
+
+Each claim is held against what the test's own hooks and the model's plain forward show, not against what the package
+says about itself.
+"""
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import streamlens
+import zoo
+import zoo_books
+from closeness import assert_close, relative
+from model_state import state_of
+from streamlens import Ledger, Reader, decompose, read
+from streamlens.errors import InputError, ModelError, StreamlensError, WiringError
+from zoo import ENTRIES, Entry
+
+#: one stream, and still refused: what the message has to say. A name that leaves this table is one more that closes.
+REFUSED = {
+    # the stream is multiplied per channel: that is no carry by a number and no norm
+    "doge": "does not close at block 0",
+    "doge:moe": "does not close at block 0",
+    "zaya": "does not close at block 0",
+    "muse_spark_text": "does not close at block 0",
+    # a convolution of the embedding is added behind block 0, outside every block
+    "deberta-v2": "does not close at the input of block 1",
+    # norms without statistics; blocks that read and write a bottleneck
+    "mobilebert": "does not close at block 0",
+    # no module list whose items are called with the stream
+    "squeezebert": "No list of blocks is called with one stream",
+    "flaubert": "through several lists of blocks",
+    "xlm": "through several lists of blocks",
+    # every other block pads and cuts inside: no module hands on what attention writes
+    "pegasus_x, encoder": "does not close at block 1",
+}
+
+#: several streams: what the message has to say
+SEVERAL = {
+    "deepseek_v4": "several parallel streams, [2, 7, 4, 32]",
+    "hy_v4": "several parallel streams, [2, 7, 4, 32]",
+    "qwen4_exp_text": "does not close at block 0",
+    "gemma3n_text": "several parallel streams, [4, 2, 7, 32]",
+    "inkling2_text": "does not close at block 0",
+    "inkling2_loop_text": "does not close at block 0",
+    "glm5_next_text": "several parallel streams, [2, 7, 4, 32]",
+    "hrm_text": "several lists of blocks",
+    "dory": "does not close at block 0",
+    "reformer": "does not close at the input of block 1",
+    "funnel": "several lists of blocks",
+    "canine": "names no table of token embeddings",
+}
+
+#: what the model adds up in a form that no order of additions repeats to the last bit
+INEXACT = {
+    "granitemoeshared": "experts and shared MLP are summed before the multiplier",
+    "granitemoe_swa": "experts and shared MLP are summed before the multiplier",
+    "granitemoehybrid": "experts and shared MLP are summed before the multiplier",
+    "beam": "carry and write are both multiplied",
+    "esmc": "writes are divided, and the number is no float32",
+}
+
+#: attention, and yet no head level
+NO_HEADS = {
+    "jetmoe": "neither of one linear module nor of routed experts",
+    "xlnet": "neither of one linear module nor of routed experts",
+    "prophetnet": "neither of one linear module nor of routed experts",
+    "prophetnet, encoder": "neither of one linear module nor of routed experts",
+}
+
+#: prompts of different length in one batch are refused
+NO_PADDING = {
+    "fnet": "takes no attention mask",
+    "xlstm": "takes no attention mask",
+}
+#: the model's own forward lets padding reach the tokens beside it (shown in the test)
+LEAKS = {
+    "convbert": "its convolutions run over the padding",
+    "nystromformer": "its convolution and its landmarks run over the padding",
+    "yoso": "its convolution runs over the padding",
+}
+
+SINGLE = [entry for entry in ENTRIES if entry.streams == 1]
+LABELLED = {
+    zoo_books.Row(name=e.name, stream=s, wiring="", figures={}).label: (e, s)
+    for e in ENTRIES
+    for s in zoo_books.streams(e)
+}
+CLOSING = [label for label in LABELLED if label not in REFUSED and label not in SEVERAL]
+CLOSES = zoo_books.CLOSES
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    """Some architectures tell at every call that a faster kernel is missing."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(before)
+
+
+class Case:
+    """One stream of one model, with its ledger and its own logits."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.entry, self.stream = LABELLED[label]
+        self.model = zoo.build(self.entry)
+        given = zoo.inputs(self.entry, seed=5)
+        with torch.no_grad():
+            output = self.model(**given, **zoo_books.no_cache(self.entry))
+        self.logits = getattr(output, "logits", None)
+        self.before = state_of(self.model)  # after one forward: rwkv divides its own weights in its first
+        self.handle = streamlens.load(self.model)
+        self.wiring = self.handle.wiring_of(self.stream)
+        self.ids = given.pop("input_ids")
+        self.given: dict[str, Any] = given
+        self.ledger = self.decompose()
+
+    def decompose(self, ids: Tensor | None = None, **options: Any) -> Ledger:
+        given = {**self.given, "stream": self.stream, **options}
+        return decompose(self.handle, self.ids if ids is None else ids, **given)
+
+    @property
+    def tokens(self) -> Tensor:
+        """The tokens of this stream."""
+        return self.given["decoder_input_ids"] if self.stream == "decoder" else self.ids
+
+    def batch_first(self, tensor: Tensor) -> Tensor:
+        """[pos, batch, width] turned round, and cut to the tokens: some streams are padded at their end."""
+        batch, length = self.tokens.shape
+        return (tensor if tensor.shape[0] == batch else tensor.transpose(0, 1))[:, :length]
+
+
+@pytest.fixture(scope="module")
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(request.param)
+
+
+every_stream = pytest.mark.parametrize("case", CLOSING, indirect=True)
+
+
+@every_stream
+def test_the_writes_sum_to_the_stream(case: Case) -> None:
+    assert float(case.ledger.closure.max()) < CLOSES
+    assert_close(case.ledger.writes.sum(0, dtype=torch.float64), case.ledger.stream)
+    assert case.wiring.exact == (case.label not in INEXACT)
+    assert case.ledger.in_order == 0.0 or case.label in INEXACT
+    assert (case.entry.streams, case.wiring.d_model) == (1, case.ledger.stream.shape[-1])
+
+
+@every_stream
+def test_the_middle_of_the_stream(case: Case) -> None:
+    for label in case.ledger.labels:
+        assert float(case.ledger.at(label).closure.max()) < CLOSES, label
+    seen = _block_calls(case)
+    assert len(seen) == case.wiring.n_layers
+    # what a block receives is what the one before handed on, but for models that rescale the stream between two
+    real = [stream for stream, _ in seen[1:]] + [case.ledger.stream]
+    for layer, stream in enumerate(real):
+        last = [site for site in case.ledger.sites if site.layer == layer][-1:]
+        for site in last:
+            found = case.ledger.at(site).stream
+            if case.wiring.exact:
+                assert torch.equal(found, stream), f"after block {layer}"
+            assert_close(found, stream)
+    # the end, as the test's own hook saw it; these multiply the last block's output before the final norm
+    factor = {"minicpm3": None}.get(case.entry.name, 1.0)
+    if factor is not None:
+        assert torch.equal(case.ledger.stream, seen[-1][1])
+
+
+def _block_calls(case: Case) -> list[tuple[Tensor, Tensor]]:
+    """What each block was called with and handed on, in the order of the calls."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    entered: list[list[Tensor]] = []
+
+    def before(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        tensors = [t for t in [*args, *kwargs.values()] if isinstance(t, Tensor) and t.is_floating_point()]
+        entered.append([t.clone() for t in tensors])
+
+    def after(_module: nn.Module, _args: tuple, _kwargs: dict[str, Any], output: Any) -> None:
+        made = _first(output).clone()
+        stream = next(t for t in entered.pop() if t.shape == made.shape)
+        seen.append((case.batch_first(stream), case.batch_first(made)))
+
+    with _hooks(*case.model.get_submodule(case.wiring.blocks), before=before, after=after):
+        case.decompose()
+    return seen
+
+
+@every_stream
+def test_a_token_stands_at_its_own_position(case: Case) -> None:
+    """The embedding's row changes where the token changed, and nowhere else."""
+    changed = case.tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 7) % 60 + 5
+    if case.stream == "decoder":
+        other = case.decompose(decoder_input_ids=changed)
+    else:
+        other = case.decompose(changed)
+    moved = (other.added[0] != case.ledger.added[0]).any(-1)
+    assert moved[:, -1].all()
+    assert not moved[:, :-1].any()
+
+
+@every_stream
+def test_the_logits_in_parts(case: Case) -> None:
+    tokens = [5, 17, 40, 71]
+    if case.wiring.head is not None:
+        readout = read(case.ledger, Reader.logits(case.handle, tokens))
+        assert relative(readout.total, case.logits[..., tokens]) < zoo_books.REBUILDS
+        assert relative(readout.observed, case.logits[..., tokens]) < zoo_books.REBUILDS
+        rows = {site.label for site in readout.sites} - set(case.ledger.labels)
+        config = case.model.config.get_text_config()
+        caps = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+        assert ("softcap" in rows) == any(getattr(config, name, None) for name in caps)
+        return
+    assert _is_one_sentence(case.wiring.no_head)
+    with pytest.raises(ModelError) as refused:
+        Reader.logits(case.handle, tokens)
+    assert refused.value.message == f"{case.handle.name} has no linear head. {case.wiring.no_head}"
+    assert "Reader.direction(vector)" in refused.value.hint
+    if case.stream == "encoder":
+        return
+    assert ("no logits" in case.wiring.no_head) == (case.logits is None)
+    if case.logits is not None:
+        assert _is_nonlinear(case), "the logits are linear in the normed stream, and the message says they are not"
+
+
+def _is_nonlinear(case: Case) -> bool:
+    """Whether least squares finds no matrix and bias from the normed final stream to the logits."""
+    given = zoo.inputs(case.entry, batch=6, length=15, seed=9)
+    with torch.no_grad():
+        logits = case.model(**given, **zoo_books.no_cache(case.entry)).logits
+    ledger = case.decompose(given.pop("input_ids"), **given)
+    hidden = ledger.stream if ledger.normed is None else ledger.normed
+    columns = torch.cat([hidden, torch.ones_like(hidden[..., :1])], -1).flatten(0, 1).double()
+    wanted = logits.flatten(0, 1).double()
+    return relative(columns @ torch.linalg.lstsq(columns, wanted).solution, wanted) > 1e-3
+
+
+@every_stream
+def test_heads(case: Case) -> None:
+    attention = [site for site in case.ledger.sites if site.kind in ("attn", "cross_attn") and not site.part]
+    if case.label in NO_HEADS or not attention:
+        with pytest.raises((InputError, WiringError)) as refused:
+            case.decompose(level="head")
+        assert NO_HEADS.get(case.label, "and this model has none") in refused.value.message
+        assert _is_one_sentence(refused.value.message)
+        return
+    ledger = case.decompose(level="head")
+    assert max(ledger.split_error.values()) < CLOSES
+    assert float(ledger.closure.max()) < CLOSES
+    for site in attention:
+        of = [row for row, s in enumerate(ledger.sites) if s.sublayer == site]
+        whole = [row for row, s in enumerate(case.ledger.sites) if s.sublayer == site]
+        scale = case.ledger.added[whole].sum(0, dtype=torch.float64)
+        difference = ledger.added[of].sum(0, dtype=torch.float64) - scale
+        assert float(difference.norm()) <= CLOSES * float(scale.norm()), site
+        heads = [ledger.sites[row].head for row in of if ledger.sites[row].head is not None]
+        assert heads == list(range(len(heads)))
+        assert len(heads) > 1
+    others = [row for row, s in enumerate(case.ledger.sites) if s.sublayer not in attention]
+    same = [row for row, s in enumerate(ledger.sites) if s.sublayer not in attention]
+    assert torch.equal(ledger.added[same], case.ledger.added[others].to(ledger.added.dtype))
+
+
+@every_stream
+def test_zeroing_a_write_is_removing_it(case: Case) -> None:
+    """The test's own hook zeroes what a module hands on; the books of that run have no such write."""
+    for row in _sample(case):
+        write = case.wiring.writes[row]
+        with _zeroed(case.model.get_submodule(write.tap.module), write.tap.call):
+            ledger = case.decompose()
+            end = _block_calls(case)[-1][1]
+        label = f"{write.site} at {write.tap}"
+        assert ledger.sites == case.ledger.sites
+        assert not ledger.added[row].any(), label
+        assert case.ledger.added[row].any(-1).all() or case.entry.name == "mra"
+        assert torch.equal(ledger.added[:row], case.ledger.added[:row]), label
+        assert float(ledger.closure.max()) < CLOSES, label
+        assert_close(ledger.writes.sum(0, dtype=torch.float64), ledger.stream)
+        if case.entry.name != "minicpm3":
+            assert torch.equal(ledger.stream, end), label
+        if row == max(r for r, w in enumerate(case.wiring.writes) if w.tap is not None) and not case.wiring.norms:
+            assert_close(ledger.stream, case.ledger.stream - case.ledger.writes[row])
+
+
+def _sample(case: Case) -> list[int]:
+    """The first write of each kind from block 1 on, and the last of all."""
+    first: dict[str, int] = {}
+    last = 0
+    for row, write in enumerate(case.wiring.writes):
+        if write.tap is not None and write.site.layer is not None:
+            last = row
+            if write.site.layer > 0:
+                first.setdefault(write.site.kind, row)
+    return sorted({*first.values(), last})
+
+
+@contextmanager
+def _zeroed(module: nn.Module, call: int) -> Iterator[None]:
+    calls = 0
+
+    def zero(_module: nn.Module, _args: tuple, _kwargs: dict[str, Any], output: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        # captured twice under this hook: the count starts again with every forward
+        return _with_zeros(output) if (calls - 1) % per_forward == call else output
+
+    per_forward = max(call + 1, getattr(module, "_calls_per_forward", 1))
+    with _hooks(module, after=zero):
+        yield
+
+
+def _with_zeros(output: Any) -> Any:
+    """The output with its first tensor replaced by zeros, in a container of its own."""
+    if isinstance(output, Tensor):
+        return torch.zeros_like(output)
+    if isinstance(output, tuple):
+        return (_with_zeros(output[0]), *output[1:])
+    first = next(iter(output))
+    return type(output)(**{**output, first: _with_zeros(output[first])})
+
+
+def _first(output: Any) -> Tensor:
+    while not isinstance(output, Tensor):
+        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
+    return output
+
+
+@contextmanager
+def _hooks(*modules: nn.Module, before: Any = None, after: Any = None) -> Iterator[None]:
+    handles = []
+    for module in dict.fromkeys(modules):
+        if before is not None:
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        if after is not None:
+            handles.append(module.register_forward_hook(after, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+LENGTHS, TARGETS = (7, 5, 3), (5, 3, 2)
+
+
+@every_stream
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_is_invisible(case: Case, side: str) -> None:
+    given = zoo.inputs(case.entry, batch=3, length=max(LENGTHS), seed=8)
+    ids, target = given["input_ids"], given.get("decoder_input_ids")
+    padded, mask = _padded(ids, LENGTHS, side)
+    options: dict[str, Any] = {"attention_mask": mask}
+    if target is not None:
+        rows, seen = _padded(target, TARGETS, side)
+        options |= {"decoder_input_ids": rows, "decoder_attention_mask": seen}
+    if case.entry.name in NO_PADDING:
+        with pytest.raises(InputError, match=NO_PADDING[case.entry.name]):
+            case.decompose(padded, **options)
+        return
+    if case.entry.name in LEAKS:
+        assert _leaks(case, ids, padded, mask)
+        return
+    together = case.decompose(padded, **options)
+    for prompt, length in enumerate(LENGTHS):
+        alone_options: dict[str, Any] = {}
+        if target is not None:
+            alone_options["decoder_input_ids"] = target[prompt : prompt + 1, : TARGETS[prompt]]
+        alone = case.decompose(ids[prompt : prompt + 1, :length], **alone_options)
+        own = together.mask[prompt]
+        assert int(own.sum()) == alone.stream.shape[1]
+        for what in ("stream", "added", "writes", "normed", "logits"):
+            wanted, found = getattr(alone, what), getattr(together, what)
+            if wanted is not None:
+                rows = found[:, prompt][:, own] if found.dim() == 4 else found[prompt][own]
+                wanted = wanted[:, 0] if wanted.dim() == 4 else wanted[0]
+                assert relative(rows, wanted) < 1e-4, f"{what} of prompt {prompt}"
+        assert together.indices[prompt][own].tolist() == list(range(alone.stream.shape[1]))
+
+
+def _padded(ids: Tensor, lengths: tuple[int, ...], side: str) -> tuple[Tensor, Tensor]:
+    """Each prompt's first tokens, and zeros on one side of them; the mask."""
+    padded, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        place = slice(0, length) if side == "right" else slice(ids.shape[1] - length, ids.shape[1])
+        padded[row, place], mask[row, place] = ids[row, :length], 1
+    return padded, mask
+
+
+def _leaks(case: Case, ids: Tensor, padded: Tensor, mask: Tensor) -> bool:
+    """Whether the model's own logits change with the padding beside a prompt."""
+    with torch.no_grad():
+        together = case.model(input_ids=padded, attention_mask=mask).logits
+        alone = case.model(input_ids=ids[1:2, : LENGTHS[1]]).logits
+    return relative(together[1][mask[1].bool()], alone[0]) > 1e-2
+
+
+@every_stream
+def test_nothing_is_left_behind(case: Case) -> None:
+    for level in ("sublayer", "head", "source", "neuron"):
+        try:
+            case.decompose(level=level)
+        except StreamlensError as error:
+            assert _is_one_sentence(error.message), error.message
+    after = state_of(case.model)
+    assert [what for what in after if after[what] != case.before[what]] == []
+
+
+@pytest.mark.parametrize("label", [*REFUSED, *SEVERAL])
+def test_refused(label: str) -> None:
+    entry, stream = LABELLED[label]
+    assert (entry.streams > 1) == (label in SEVERAL)
+    model = zoo.build(entry)
+    before = state_of(model)
+    with pytest.raises(WiringError) as refused:
+        streamlens.load(model).wiring_of(stream)
+    assert {**REFUSED, **SEVERAL}[label] in refused.value.message
+    assert _is_one_sentence(refused.value.message)
+    assert state_of(model) == before
+
+
+def test_how_many_close() -> None:
+    closing = {LABELLED[label][0].name for label in CLOSING}
+    assert {entry.name for entry in ENTRIES if entry.streams > 1} == set(SEVERAL)
+    assert len({zoo.BY_NAME[name].model_type for name in closing}) >= 200
+    assert len(closing) == len(SINGLE) - sum("encoder" not in label for label in REFUSED)
+    assert set(REFUSED) | set(SEVERAL) <= set(LABELLED)
+
+
+@pytest.mark.parametrize("label", LABELLED)
+def test_its_line_on_the_page(label: str) -> None:
+    """docs/zoo.md says what the package does: written by scripts/zoo_table.py."""
+    lines = zoo_books.parse(zoo_books.PAGE.read_text())
+    assert zoo_books.measure(*LABELLED[label]).verdicts == lines.get(label), "run scripts/zoo_table.py"
+
+
+def test_the_page_has_no_other_lines() -> None:
+    assert list(zoo_books.parse(zoo_books.PAGE.read_text())) == [
+        *(label for label in LABELLED if label in CLOSING),
+        *(label for label in LABELLED if label not in CLOSING),
+    ]
+
+
+#: quoted words of the package that are also names of architectures, and why
+NAMED = {
+    "registry.py": {"llama", "bert"},  # what the two named models are, for people
+    "label.py": {"rwkv"},  # its time mixing is called attention; labels only
+}
+
+
+def test_no_architecture_is_known_by_name() -> None:
+    types = {entry.model_type for entry in ENTRIES} | {entry.name for entry in ENTRIES}
+    found: dict[str, set[str]] = {}
+    for path in sorted(Path(streamlens.__file__).parent.rglob("*.py")):
+        words = _quoted(ast.parse(path.read_text())) & types
+        if words:
+            found[path.name] = words
+    assert found == NAMED
+
+
+def _quoted(tree: ast.AST) -> set[str]:
+    """All string literals but docstrings."""
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docs]
+    return {node.value for node in literals if isinstance(node.value, str)}
+
+
+def _is_one_sentence(text: str) -> bool:
+    """A capital, a full stop, and no other full stop before a space and a capital."""
+    return bool(re.fullmatch(r"(\S.*[^.])\.", text)) and not re.search(r"[.!?] [A-Z]", text)
