@@ -49,6 +49,8 @@ BELOW: dict[str, tuple[str, ...]] = {
 }
 PLOTLY = {"plots", "report", "theme", "explorer"}
 TORCHLESS = {"errors", "display", "theme", "plots", "report"}  # figures and pages are made of frames
+# methods that hand an object over as a frame, and so import `frames` inside the function
+FRAME_METHODS = (("to_frame",), ("effects",), ("responses",))
 HEAVY = ("torch", "transformers", "transformer_lens", "pandas", "plotly")
 HOOKING = re.compile(r"register_(module_)?(forward|full_backward|backward)_")
 
@@ -152,7 +154,7 @@ def imports_run_one_way(file: File) -> Iterator[str]:
     allowed = reachable(file.unit)
     for found in file.imports:
         unit = _within(found.target)
-        frames_of_itself = unit == "frames" and found.inside[-1:] == ("to_frame",)  # the one exception
+        frames_of_itself = unit == "frames" and found.inside[-1:] in FRAME_METHODS  # the one exception
         version = found.target == f"{PACKAGE}.__version__"
         if unit is not None and unit not in allowed and not frames_of_itself and not version:
             yield f"{file.name}:{found.line}: {file.unit} may not import {found.target}"
