@@ -9,7 +9,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 from torch import Tensor
 
@@ -83,7 +83,9 @@ class Edit:
             raise InputError(f"An attention edge is zeroed or scaled; got {self.method!r}.")
 
     @classmethod
-    def parse(cls, text: str, *, position: int | str | None = None, prompts: str | Sequence[str] | None = None) -> Self:
+    def parse(
+        cls, text: str, *, position: int | str | None = None, prompts: str | Sequence[str] | None = None
+    ) -> "Edit":
         """Reads `SITE[<SOURCE][@POSITION][=FACTOR|METHOD]`.
 
         Args:

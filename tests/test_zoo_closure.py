@@ -5,8 +5,8 @@ says about itself.
 """
 
 import ast
+import itertools
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,7 +163,7 @@ def test_the_writes_sum_to_the_stream(case: Case) -> None:
 def test_the_middle_of_the_stream(case: Case) -> None:
     for label in case.ledger.labels:
         assert float(case.ledger.at(label).closure.max()) < CLOSES, label
-    seen = _block_calls(case)
+    _, seen = _watched(case)
     assert len(seen) == case.wiring.n_layers
     # what a block receives is what the one before handed on, but for models that rescale the stream between two
     real = [stream for stream, _ in seen[1:]] + [case.ledger.stream]
@@ -180,8 +180,8 @@ def test_the_middle_of_the_stream(case: Case) -> None:
         assert torch.equal(case.ledger.stream, seen[-1][1])
 
 
-def _block_calls(case: Case) -> list[tuple[Tensor, Tensor]]:
-    """What each block was called with and handed on, in the order of the calls."""
+def _watched(case: Case) -> tuple[Ledger, list[tuple[Tensor, Tensor]]]:
+    """A ledger; and what each block was called with and handed on meanwhile, in the order of the calls."""
     seen: list[tuple[Tensor, Tensor]] = []
     entered: list[list[Tensor]] = []
 
@@ -195,8 +195,7 @@ def _block_calls(case: Case) -> list[tuple[Tensor, Tensor]]:
         seen.append((case.batch_first(stream), case.batch_first(made)))
 
     with _hooks(*case.model.get_submodule(case.wiring.blocks), before=before, after=after):
-        case.decompose()
-    return seen
+        return case.decompose(), seen
 
 
 @every_stream
@@ -281,8 +280,7 @@ def test_zeroing_a_write_is_removing_it(case: Case) -> None:
     for row in _sample(case):
         write = case.wiring.writes[row]
         with _zeroed(case.model.get_submodule(write.tap.module), write.tap.call):
-            ledger = case.decompose()
-            end = _block_calls(case)[-1][1]
+            ledger, seen = _watched(case)
         label = f"{write.site} at {write.tap}"
         assert ledger.sites == case.ledger.sites
         assert not ledger.added[row].any(), label
@@ -291,7 +289,7 @@ def test_zeroing_a_write_is_removing_it(case: Case) -> None:
         assert float(ledger.closure.max()) < CLOSES, label
         assert_close(ledger.writes.sum(0, dtype=torch.float64), ledger.stream)
         if case.entry.name != "minicpm3":
-            assert torch.equal(ledger.stream, end), label
+            assert torch.equal(ledger.stream, seen[-1][1]), label
         if row == max(r for r, w in enumerate(case.wiring.writes) if w.tap is not None) and not case.wiring.norms:
             assert_close(ledger.stream, case.ledger.stream - case.ledger.writes[row])
 
@@ -310,15 +308,12 @@ def _sample(case: Case) -> list[int]:
 
 @contextmanager
 def _zeroed(module: nn.Module, call: int) -> Iterator[None]:
-    calls = 0
+    """One forward in which one call of the module hands on zeros."""
+    calls = itertools.count()
 
     def zero(_module: nn.Module, _args: tuple, _kwargs: dict[str, Any], output: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        # captured twice under this hook: the count starts again with every forward
-        return _with_zeros(output) if (calls - 1) % per_forward == call else output
+        return _with_zeros(output) if next(calls) == call else output
 
-    per_forward = max(call + 1, getattr(module, "_calls_per_forward", 1))
     with _hooks(module, after=zero):
         yield
 

@@ -9,7 +9,6 @@ With everything frozen, an edit reaches the output only directly: path patching 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ class Freezer:
     @classmethod
     def of(
         cls, model: ModelHandle, wiring: Wiring, batch: Batch, clean: Ledger, freeze: str | Sequence[str] | None
-    ) -> Self:
+    ) -> "Freezer":
         """Looks up what `freeze=` names: labels, "all", "patterns" or None.
 
         Raises:
