@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamlens.axes import PerToken, Stream, TokenIds, TokenMask, Writes
-from streamlens.carries import Add, FrozenNorm, Step, rows_of, transport, walk
+from streamlens.carries import Add, FrozenNorm, Step, rows_of, total, transport, walk
 from streamlens.sites import Site, find
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Ledger:
     @cached_property
     def rounding(self) -> Float[Tensor, "batch pos d_model"]:
         """What the model's roundings added to the stream: stream minus the sum of the writes, in float64."""
-        return self.stream.double() - self.writes.sum(0, dtype=torch.float64)
+        return self.stream.double() - total(self.writes)
 
     @cached_property
     def closure(self) -> PerToken:

@@ -5,6 +5,7 @@ says about itself.
 """
 
 import ast
+import inspect
 import itertools
 import re
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ REFUSED = {
     "doge:moe": "does not close at block 0",
     "zaya": "does not close at block 0",
     "muse_spark_text": "does not close at block 0",
+    # learned prompt positions come before the tokens, and are cut off after the final norm
+    "cpmant": "has 11 positions for 7 tokens",
     # a convolution of the embedding is added behind block 0, outside every block
     "deberta-v2": "does not close at the input of block 1",
     # norms without statistics; blocks that read and write a bottleneck
@@ -70,24 +73,40 @@ INEXACT = {
     "esmc": "writes are divided, and the number is no float32",
 }
 
-#: attention, and yet no head level
+#: attention, and yet no head level, since no linear module's output is the write
 NO_HEADS = {
-    "jetmoe": "neither of one linear module nor of routed experts",
-    "xlnet": "neither of one linear module nor of routed experts",
-    "prophetnet": "neither of one linear module nor of routed experts",
-    "prophetnet, encoder": "neither of one linear module nor of routed experts",
+    "jetmoe": "each token's output projection is an expert's",
+    "xlnet": "its matrices are tensors in einsum",
+    "inkling_text": "a convolution over the tokens comes after the projection",
+    "prophetnet, decoder": "main and predicting streams are projected one by one",
 }
 
-#: prompts of different length in one batch are refused
-NO_PADDING = {
-    "fnet": "takes no attention mask",
-    "xlstm": "takes no attention mask",
+#: blocks that begin by norming or scaling the whole stream. `at` counts what is done to the stream to the write before,
+#: so the last write of a block includes it, and the stream between two blocks is not among the ledger's.
+CARRIED_ON = {
+    "bloom:post-norm-residual": "a block begins with the norm of the stream",
+    "minimax": "a block begins with the norm of the stream",
+    "beam": "a block begins by scaling the stream",
 }
-#: the model's own forward lets padding reach the tokens beside it (shown in the test)
-LEAKS = {
+#: what the last block's output is multiplied by before the final norm
+END_FACTOR = {
+    "rwkv:rescaled": 1 / 2,  # every second block
+}
+
+#: the model's own forward lets padding reach the tokens beside it (shown in the test), so it is refused
+SEES_PADDING = {
+    "fnet": "its Fourier transform runs over the padding",
     "convbert": "its convolutions run over the padding",
     "nystromformer": "its convolution and its landmarks run over the padding",
     "yoso": "its convolution runs over the padding",
+}
+
+#: eager attention, which alone shows its pattern, is another function than the default one
+EAGER_IS_ANOTHER: dict[str, str] = {}
+
+#: said to have no linear head, and yet the logits are linear in the normed stream
+UNSEEN_HEAD = {
+    "neomme": "multiplies by a module's weight without calling the module",
 }
 
 SINGLE = [entry for entry in ENTRIES if entry.streams == 1]
@@ -168,16 +187,16 @@ def test_the_middle_of_the_stream(case: Case) -> None:
     # what a block receives is what the one before handed on, but for models that rescale the stream between two
     real = [stream for stream, _ in seen[1:]] + [case.ledger.stream]
     for layer, stream in enumerate(real):
-        last = [site for site in case.ledger.sites if site.layer == layer][-1:]
-        for site in last:
+        for site in [site for site in case.ledger.sites if site.layer == layer][-1:]:
             found = case.ledger.at(site).stream
-            if case.wiring.exact:
-                assert torch.equal(found, stream), f"after block {layer}"
-            assert_close(found, stream)
-    # the end, as the test's own hook saw it; these multiply the last block's output before the final norm
-    factor = {"minicpm3": None}.get(case.entry.name, 1.0)
-    if factor is not None:
-        assert torch.equal(case.ledger.stream, seen[-1][1])
+            assert _same(case, found, stream) != (case.entry.name in CARRIED_ON and layer + 1 < len(real)), site
+    end = seen[-1][1] * END_FACTOR.get(case.entry.name, 1.0)
+    assert _same(case, case.ledger.stream, end)
+
+
+def _same(case: Case, found: Tensor, wanted: Tensor) -> bool:
+    """Bit for bit, or up to roundings where the model's own order of additions is not repeated exactly."""
+    return torch.equal(found, wanted) if case.wiring.exact else relative(found, wanted) < CLOSES
 
 
 def _watched(case: Case) -> tuple[Ledger, list[tuple[Tensor, Tensor]]]:
@@ -225,15 +244,15 @@ def test_the_logits_in_parts(case: Case) -> None:
         assert ("softcap" in rows) == any(getattr(config, name, None) for name in caps)
         return
     assert _is_one_sentence(case.wiring.no_head)
+    if case.stream == "encoder":  # the handle's head is the decoder's
+        return
     with pytest.raises(ModelError) as refused:
         Reader.logits(case.handle, tokens)
     assert refused.value.message == f"{case.handle.name} has no linear head. {case.wiring.no_head}"
     assert "Reader.direction(vector)" in refused.value.hint
-    if case.stream == "encoder":
-        return
     assert ("no logits" in case.wiring.no_head) == (case.logits is None)
     if case.logits is not None:
-        assert _is_nonlinear(case), "the logits are linear in the normed stream, and the message says they are not"
+        assert _is_nonlinear(case) != (case.entry.name in UNSEEN_HEAD)
 
 
 def _is_nonlinear(case: Case) -> bool:
@@ -249,29 +268,64 @@ def _is_nonlinear(case: Case) -> bool:
 
 
 @every_stream
-def test_heads(case: Case) -> None:
+def test_heads_sum_to_their_write(case: Case) -> None:
     attention = [site for site in case.ledger.sites if site.kind in ("attn", "cross_attn") and not site.part]
     if case.label in NO_HEADS or not attention:
         with pytest.raises((InputError, WiringError)) as refused:
             case.decompose(level="head")
-        assert NO_HEADS.get(case.label, "and this model has none") in refused.value.message
+        reason = "neither of one linear module nor of routed experts" if attention else "and this model has none"
+        assert reason in refused.value.message
         assert _is_one_sentence(refused.value.message)
         return
     ledger = case.decompose(level="head")
-    assert max(ledger.split_error.values()) < CLOSES
-    assert float(ledger.closure.max()) < CLOSES
+    _require_parts(case, ledger)
+    assert set(ledger.split_error) == {site.label for site in attention}
     for site in attention:
-        of = [row for row, s in enumerate(ledger.sites) if s.sublayer == site]
-        whole = [row for row, s in enumerate(case.ledger.sites) if s.sublayer == site]
-        scale = case.ledger.added[whole].sum(0, dtype=torch.float64)
-        difference = ledger.added[of].sum(0, dtype=torch.float64) - scale
-        assert float(difference.norm()) <= CLOSES * float(scale.norm()), site
-        heads = [ledger.sites[row].head for row in of if ledger.sites[row].head is not None]
+        heads = [s.head for s in ledger.sites if s.sublayer == site and s.head is not None]
         assert heads == list(range(len(heads)))
         assert len(heads) > 1
-    others = [row for row, s in enumerate(case.ledger.sites) if s.sublayer not in attention]
-    same = [row for row, s in enumerate(ledger.sites) if s.sublayer not in attention]
-    assert torch.equal(ledger.added[same], case.ledger.added[others].to(ledger.added.dtype))
+
+
+@every_stream
+@pytest.mark.parametrize("level", ["source", "neuron"])
+def test_finer_parts_sum_to_their_write(case: Case, level: str) -> None:
+    try:
+        ledger = case.decompose(level=level)
+    except (InputError, WiringError) as refused:
+        assert _is_one_sentence(refused.message)  # noqa: PT017 - which ones, and why, is held by the page
+        return
+    if level == "source" and case.entry.name in EAGER_IS_ANOTHER:
+        assert relative(ledger.stream, case.ledger.stream) > 1e-3
+        return
+    _require_parts(case, ledger)
+    if level == "source":
+        _require_attention(ledger)
+
+
+def _require_parts(case: Case, ledger: Ledger) -> None:
+    """The parts of every write that was split sum to it, and the other rows are as they were."""
+    assert float(ledger.closure.max()) < CLOSES
+    assert max(ledger.split_error.values()) < CLOSES
+    for site in dict.fromkeys(s.sublayer for s in case.ledger.sites):
+        parts = [row for row, s in enumerate(ledger.sites) if s.sublayer == site]
+        whole = [row for row, s in enumerate(case.ledger.sites) if s.sublayer == site]
+        wanted = case.ledger.added[whole].sum(0, dtype=torch.float64)
+        found = ledger.added[parts].sum(0, dtype=torch.float64)
+        assert float((found - wanted).norm()) <= CLOSES * float(wanted.norm()), site
+        assert len(parts) == len(whole) or site.label in ledger.split_error
+
+
+def _require_attention(ledger: Ledger) -> None:
+    """Probabilities: none negative, no head gives more than 1 away, and none to later tokens if it is causal."""
+    given: dict[tuple, Tensor] = {}
+    for row, site in enumerate(ledger.sites):
+        if site.source is not None:
+            assert (ledger.attention[row] >= 0).all()
+            key = site.sublayer, site.head
+            given[key] = given.get(key, 0) + ledger.attention[row]
+        else:
+            assert ledger.attention[row].isnan().all()
+    assert all((total <= 1 + 1e-5).all() for total in given.values())
 
 
 @every_stream
@@ -288,8 +342,7 @@ def test_zeroing_a_write_is_removing_it(case: Case) -> None:
         assert torch.equal(ledger.added[:row], case.ledger.added[:row]), label
         assert float(ledger.closure.max()) < CLOSES, label
         assert_close(ledger.writes.sum(0, dtype=torch.float64), ledger.stream)
-        if case.entry.name != "minicpm3":
-            assert torch.equal(ledger.stream, seen[-1][1]), label
+        assert _same(case, ledger.stream, seen[-1][1] * END_FACTOR.get(case.entry.name, 1.0)), label
         if row == max(r for r, w in enumerate(case.wiring.writes) if w.tap is not None) and not case.wiring.norms:
             assert_close(ledger.stream, case.ledger.stream - case.ledger.writes[row])
 
@@ -322,8 +375,8 @@ def _with_zeros(output: Any) -> Any:
     """The output with its first tensor replaced by zeros, in a container of its own."""
     if isinstance(output, Tensor):
         return torch.zeros_like(output)
-    if isinstance(output, tuple):
-        return (_with_zeros(output[0]), *output[1:])
+    if isinstance(output, tuple | list):
+        return type(output)([_with_zeros(output[0]), *output[1:]])
     first = next(iter(output))
     return type(output)(**{**output, first: _with_zeros(output[first])})
 
@@ -362,12 +415,12 @@ def test_padding_is_invisible(case: Case, side: str) -> None:
     if target is not None:
         rows, seen = _padded(target, TARGETS, side)
         options |= {"decoder_input_ids": rows, "decoder_attention_mask": seen}
-    if case.entry.name in NO_PADDING:
-        with pytest.raises(InputError, match=NO_PADDING[case.entry.name]):
-            case.decompose(padded, **options)
-        return
-    if case.entry.name in LEAKS:
+    if case.entry.name in SEES_PADDING:
         assert _leaks(case, ids, padded, mask)
+        with pytest.raises(InputError, match="sees the padding of a batch") as refused:
+            case.decompose(padded, **options)
+        assert _is_one_sentence(refused.value.message)
+        assert refused.value.hint == "Run the prompts one by one."
         return
     together = case.decompose(padded, **options)
     for prompt, length in enumerate(LENGTHS):
@@ -397,8 +450,9 @@ def _padded(ids: Tensor, lengths: tuple[int, ...], side: str) -> tuple[Tensor, T
 
 def _leaks(case: Case, ids: Tensor, padded: Tensor, mask: Tensor) -> bool:
     """Whether the model's own logits change with the padding beside a prompt."""
+    takes = "attention_mask" in inspect.signature(case.model.forward).parameters
     with torch.no_grad():
-        together = case.model(input_ids=padded, attention_mask=mask).logits
+        together = case.model(input_ids=padded, **({"attention_mask": mask} if takes else {})).logits
         alone = case.model(input_ids=ids[1:2, : LENGTHS[1]]).logits
     return relative(together[1][mask[1].bool()], alone[0]) > 1e-2
 
@@ -452,7 +506,6 @@ def test_the_page_has_no_other_lines() -> None:
 #: quoted words of the package that are also names of architectures, and why
 NAMED = {
     "registry.py": {"llama", "bert"},  # what the two named models are, for people
-    "label.py": {"rwkv"},  # its time mixing is called attention; labels only
 }
 
 

@@ -20,7 +20,7 @@ from streamlens.axes import TokenMask
 from streamlens.carries import Renorm, walk
 from streamlens.errors import ClosureError, WiringError
 from streamlens.hooks import levels
-from streamlens.hooks.forward import Batch
+from streamlens.hooks.forward import Batch, asked_logits
 from streamlens.hooks.patterns import Attended, behind, recorded_attention
 from streamlens.hooks.prompts import Positions, Prompt, batch_for
 from streamlens.hooks.scope import HookScope, quiet_eval
@@ -143,11 +143,16 @@ def capture(
 ) -> Ledger:
     """One forward over a prepared batch, as a Ledger. See `decompose`."""
     seen = _Seen(wiring)
+    keep_logits = keep_logits and wiring.head is not None
+    asked = asked_logits(model.model, batch, wanted=keep_logits)
+    only = {} if asked is None else {"logits_to_keep": asked}
+    name = "decoder_input_ids" if wiring.stream == "decoder" else "input_ids"
+    context = _context(model, batch, name)
     with quiet_eval(model.model), HookScope() as scope:
         for split in splits:
             split.attach(scope, model.modules)
         attach(scope, model.modules, wiring, batch, [*seen.taps(), *(x for s in splits for x in s.listeners())])
-        output = model.model(**batch.inputs)
+        output = model.model(**batch.inputs, **only)
         stream = batch.keep(seen.stream)
         norms = tuple(model.frozen_norm(norm, seen.arrivals[n]) for n, norm in enumerate(wiring.norms))
         added = seen.added(model)
@@ -161,16 +166,16 @@ def capture(
             stream=stream,
             in_order=_in_order(wiring, added, seen, stream, batch.mask),
             token_ids=batch.ids,
-            tokens=tuple(model.token_texts(row) for row in batch.ids.tolist()),
+            tokens=_tokens(model, batch, context),
             special=torch.isin(batch.ids, model.special_ids) | ~batch.mask,
             mask=batch.mask,
             indices=batch.indices,
             sinks=_sinks(seen.stream, batch),
             final_norm=None if wiring.final_norm is None else model.frozen_norm(wiring.final_norm, stream),
             normed=seen.normed if wiring.final_norm else stream,
-            logits=batch.keep(logits) if keep_logits and wiring.head and isinstance(logits, Tensor) else None,
+            logits=batch.keep_logits(logits, asked) if keep_logits and isinstance(logits, Tensor) else None,
             prompts=prompts,
-            context=_context(model, batch, "decoder_input_ids" if wiring.stream == "decoder" else "input_ids"),
+            context=context,
             encoder_context=_context(model, batch, "input_ids") if wiring.stream == "decoder" else (),
             provenance=provenance,
         )
@@ -186,12 +191,20 @@ def _context(model: ModelHandle, batch: Batch, name: str) -> tuple[tuple[str, ..
     return tuple(model.token_texts(row[:length]) for row, length in zip(ids.tolist(), lengths, strict=True))
 
 
+def _tokens(model: ModelHandle, batch: Batch, context: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """The text of the kept tokens; padding has a text of its own, which no prompt's context holds."""
+    if not batch.mask.all():
+        return tuple(model.token_texts(row) for row in batch.ids.tolist())
+    return tuple(tuple(texts[i] for i in row) for texts, row in zip(context, batch.index.tolist(), strict=True))
+
+
 class _Seen:
     """What one forward showed: a buffer for the writes, and the few tensors that prove them."""
 
     def __init__(self, wiring: Wiring) -> None:
         self.wiring = wiring
         self.buffer: Tensor | None = None
+        self.rows: tuple[Tensor, ...] = ()  # of the buffer
         self.stream: Tensor
         self.normed: Tensor | None = None
         self.states: dict[int, Tensor] = {}  # by step number
@@ -218,12 +231,15 @@ class _Seen:
                 self.buffer[row] = model.parameter(write.constant) * write.scale
         return self.buffer
 
+    def _take(self, buffer: Tensor) -> None:
+        self.buffer, self.rows = buffer, buffer.unbind()
+
     def _keep_write(self, row: int, scale: float, tensor: Tensor) -> None:
         if self.buffer is None:
-            self.buffer = tensor.new_empty((len(self.wiring.writes), *tensor.shape))
-        elif torch.promote_types(tensor.dtype, self.buffer.dtype) != self.buffer.dtype:
-            self.buffer = self.buffer.to(tensor.dtype)  # a stream wider than its first write
-        self.buffer[row] = tensor if scale == 1.0 else tensor * scale
+            self._take(tensor.new_empty((len(self.wiring.writes), *tensor.shape)))
+        elif tensor.dtype != self.buffer.dtype:
+            self._take(self.buffer.to(torch.promote_types(tensor.dtype, self.buffer.dtype)))  # wider than the first
+        self.rows[row].copy_(tensor if scale == 1.0 else tensor * scale)
 
 
 def _put(table: dict[int, Tensor], key: int, tensor: Tensor) -> None:
@@ -236,10 +252,10 @@ def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: 
     end = added[0]
     for _, step, before, after in walk(wiring.program, added, seen.states):
         if isinstance(step, Renorm) and before is not None:
-            differences.append(before - seen.arrivals[step.norm])
+            differences.append(float((before - seen.arrivals[step.norm])[mask].abs().max()))
         end = after
-    differences.append(end - stream)
-    return max(float(d[mask].abs().max()) for d in differences)
+    differences.append(float((end - stream)[mask].abs().max()))
+    return max(differences)
 
 
 def _sinks(stream: Tensor, batch: Batch) -> TokenMask:

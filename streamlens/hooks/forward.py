@@ -5,11 +5,14 @@
 2. The mask is passed only where there is padding, and only to models that take one.
 3. Whether a model sees padding all the same is measured (`padding.py`); prompts of different length are refused there.
 4. Results are read back at the places the caller asked for, through one index per prompt and kept token.
+5. A model that can leave out logits is asked for those at the kept places only, or for one where none are kept:
+   [pos, vocab] is by far the largest tensor of a forward.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from streamlens.axes import TokenIds, TokenMask
+from streamlens.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,8 +49,15 @@ class Batch:
         """The kept positions of a tensor [batch, pos, ...] of this run."""
         if self.whole and tensor.shape[1] == self.index.shape[1]:
             return tensor
-        rows = torch.arange(len(self.index), device=tensor.device)[:, None]
-        return tensor[rows, self.index.to(tensor.device)]
+        return _gathered(tensor, self.index)
+
+    def keep_logits(self, logits: Tensor, asked: Tensor | None) -> Tensor:
+        """The kept positions of logits that were made at the positions `asked` of the run; None for all."""
+        if asked is None or logits.shape[1] != len(asked):
+            return self.keep(logits)
+        index = torch.searchsorted(asked.cpu(), self.index)
+        as_they_are = index.shape[1] == len(asked) and bool((index == torch.arange(len(asked))).all())
+        return logits if as_they_are else _gathered(logits, index)
 
 
 def prepare(
@@ -98,6 +109,41 @@ def prepare(
     )
 
 
+def asked_logits(model: nn.Module, batch: Batch, *, wanted: bool) -> Tensor | None:
+    """The positions of the run at which logits are to be made, sorted; None where the model makes them all.
+
+    Always a tensor: given a number, Gemma 4 leaves the other positions out of its last layers too.
+
+    Args:
+        model: Asked only for the names its forward takes.
+        batch: The prompts; each may keep other positions, the model is asked for those that any keeps.
+        wanted: False if no logits are kept; then one position is made, since no model can be asked for none.
+
+    Raises:
+        InputError: The caller gave `logits_to_keep` to the forward.
+    """
+    if "logits_to_keep" in batch.inputs:
+        raise InputError(
+            "The logits are those of the kept positions, so logits_to_keep cannot be given.",
+            hint="positions= says which to keep, keep_logits=False keeps none.",
+        )
+    if (wanted and batch.whole) or "logits_to_keep" not in forward_names(model):
+        return None
+    asked = (batch.index if wanted else batch.index[:1, :1]).unique()
+    return None if len(asked) == batch.run_mask.shape[1] else asked.to(next(model.parameters()).device)
+
+
 def forward_names(model: nn.Module) -> frozenset[str]:
     """The names of the arguments that the model's forward takes."""
-    return frozenset(inspect.signature(model.forward).parameters)
+    own = vars(model).get("forward")  # a forward of this instance alone is not remembered
+    return _names(type(model).forward) if own is None else frozenset(inspect.signature(own).parameters)
+
+
+@lru_cache(maxsize=64)
+def _names(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters) - {"self"}
+
+
+def _gathered(tensor: Tensor, index: Tensor) -> Tensor:
+    rows = torch.arange(len(index), device=tensor.device)[:, None]
+    return tensor[rows, index.to(tensor.device)]
