@@ -2,8 +2,8 @@
 
 Every residual network is `x[s+1] = C_s(x[s]) + u[s]`. The program lists these steps in the model's order:
 
-1. `Add`: writes are summed among themselves, then onto the stream. Groups matter to the last bit: parallel
-   blocks compute `(x + a) + m` or `x + (a + m)`.
+1. `Add`: writes are summed among themselves, multiplied if the model does, then added to the stream. Groups matter to
+   the last bit: parallel blocks compute `(x + a) + m` or `x + (a + m)`, Granite's shared experts `x + (a + b) c`.
 2. `Rescale`: the whole stream is multiplied by a number.
 3. `Renorm`: the stream goes through a norm (post-norm models). With that pass's statistics frozen this is
    linear plus a constant; the constant is a write of its own, so that the carry stays linear.
@@ -30,9 +30,10 @@ AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Add:
-    """The writes with these row numbers are summed left to right, and the sum is added to the stream."""
+    """The writes with these rows are summed left to right, the sum is multiplied, and added to the stream."""
 
     writes: tuple[int, ...]
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,13 @@ def transport(program: Sequence[Step], writes: Writes, norms: Sequence[FrozenNor
         The same tensor where every carry is the identity, else a new one in the dtype of `writes`, or in
         float32 where that is coarser. Cost: O(writes x norms) elementwise passes in float64.
     """
-    if all(isinstance(step, Add) for step in program):
+    if all(isinstance(step, Add) and step.factor == 1.0 for step in program):
         return writes
     moved = writes.to(torch.promote_types(writes.dtype, torch.float32), copy=True)
     present: list[int] = []
     for step in program:
         if isinstance(step, Add):
+            moved[list(step.writes)] *= step.factor
             present += step.writes
         elif isinstance(step, Rescale):
             moved[present] *= step.factor
@@ -126,6 +128,7 @@ def walk(
             after = writes[step.writes[0]]
             for row in step.writes[1:]:
                 after = after + writes[row]
+            after = after if step.factor == 1.0 else after * step.factor
             after = after if before is None else before + after
         else:
             assert before is not None, "a program starts with an addition"

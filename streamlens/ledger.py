@@ -123,7 +123,7 @@ class Ledger:
         step = self.program[stop]
         kept: list[Step] = list(self.program[: stop + 1])
         if isinstance(step, Add) and step.writes[-1] != row:
-            kept[stop] = Add(step.writes[: step.writes.index(row) + 1])
+            kept[stop] = replace(step, writes=step.writes[: step.writes.index(row) + 1])
         else:
             after = self.program[stop + 1 :]
             kept += itertools.takewhile(lambda following: not isinstance(following, Add), after)

@@ -35,7 +35,8 @@ class TestPositions:
         assert torch.equal(ledger.token_ids, IDS[:, kept])
         assert torch.equal(ledger.writes, whole().writes[:, :, kept])
         assert torch.equal(ledger.stream, whole().stream[:, kept])
-        assert torch.equal(ledger.logits, whole().logits[:, kept])
+        # fewer rows go through the unembedding, so its sums round differently
+        torch.testing.assert_close(ledger.logits, whole().logits[:, kept])
         assert torch.equal(ledger.normed, whole().normed[:, kept])
         assert torch.equal(ledger.final_norm.scale, whole().final_norm.scale[:, kept])
         assert torch.equal(ledger.sinks, whole().sinks[:, kept])

@@ -1,6 +1,5 @@
 """The algebra behind the wiring: planted sums of random tensors are found again, and nothing else is."""
 
-import itertools
 import math
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from streamlens.models.explain import MAX_TERMS, explain, snap
+from streamlens.models.explain import MAX_TERMS, Group, explain, snap
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 COEFFICIENTS = [1.0, -1.0, 0.22, 0.4, 0.7, 1.3, 2.5, 0.125, 1.6667]
@@ -25,11 +24,12 @@ def drawn(seed: int, count: int, dtype: torch.dtype = torch.float32) -> list[Ten
 
 
 def added(base: Tensor | None, groups, outputs) -> Tensor:
-    """`base` plus one group after another, each summed by itself first, in the tensors' own dtype."""
+    """`base` plus one group after another, each summed and scaled by itself first, in the tensors' own dtype."""
     stream = base
     for group in groups:
-        parts = [outputs[i] if c == 1.0 else outputs[i] * c for i, c in group]
+        parts = [outputs[i] if c == 1.0 else outputs[i] * c for i, c in group.terms]
         update = sum(parts[1:], parts[0])
+        update = update if group.factor == 1.0 else update * group.factor
         stream = update if stream is None else stream + update
     return stream
 
@@ -40,7 +40,12 @@ def known(dtype: torch.dtype) -> list[float]:
 
 
 def terms_of(found) -> dict[int, float]:
-    return dict(itertools.chain(*found.groups))
+    return coefficients(found.groups)
+
+
+def coefficients(groups) -> dict[int, float]:
+    """What each output is multiplied by in the end."""
+    return {i: c * group.factor for group in groups for i, c in group.terms}
 
 
 @st.composite
@@ -59,7 +64,8 @@ def planted(draw, most: int = 3):
 
 @settings(max_examples=120)
 @given(seeds, planted(), dtypes)
-def test_a_planted_sum_is_found_to_the_last_bit(seed, groups, dtype):
+def test_a_planted_sum_is_found_to_the_last_bit(seed, planted_groups, dtype):
+    groups = [Group(terms) for terms in planted_groups]
     base, *outputs = drawn(seed, 7, dtype)
     target = added(base, groups, outputs)
     found = explain(target, [base], outputs, numbers=known(dtype))
@@ -67,12 +73,13 @@ def test_a_planted_sum_is_found_to_the_last_bit(seed, groups, dtype):
     assert found.exact
     assert (found.base, found.factor, found.residual) == (0, 1.0, 0.0)
     assert torch.equal(added(base, found.groups, outputs), target)
-    assert terms_of(found) == dict(itertools.chain(*groups))
+    assert terms_of(found) == coefficients(groups)
 
 
 @settings(max_examples=60)
 @given(seeds, planted(), dtypes)
-def test_so_is_one_that_starts_from_nothing(seed, groups, dtype):
+def test_so_is_one_that_starts_from_nothing(seed, planted_groups, dtype):
+    groups = [Group(terms) for terms in planted_groups]
     outputs = drawn(seed, 6, dtype)
     target = added(None, groups, outputs)
     found = explain(target, [], outputs, numbers=known(dtype))
@@ -83,9 +90,9 @@ def test_so_is_one_that_starts_from_nothing(seed, groups, dtype):
 
 
 ORDERS = {
-    "(x + a) + m": (((0, 1.0),), ((1, 1.0),)),
-    "(x + m) + a": (((1, 1.0),), ((0, 1.0),)),
-    "x + (a + m)": (((0, 1.0), (1, 1.0)),),
+    "(x + a) + m": (Group(((0, 1.0),)), Group(((1, 1.0),))),
+    "(x + m) + a": (Group(((1, 1.0),)), Group(((0, 1.0),))),
+    "x + (a + m)": (Group(((0, 1.0), (1, 1.0))),),
 }
 
 
@@ -105,7 +112,7 @@ def test_a_scalar_of_the_whole_stream(seed, factor, dtype):
     x, a, m, distractor = drawn(seed, 4, dtype)
     found = explain((x + a + m) * factor, [x], [a, m, distractor])
     assert (found.factor, found.factor_first, found.exact) == (factor, False, True)
-    assert found.groups == (((0, 1.0),), ((1, 1.0),))
+    assert found.groups == ORDERS["(x + a) + m"]
 
 
 @settings(max_examples=60)
@@ -114,7 +121,18 @@ def test_a_scalar_of_the_carry_alone(seed, factor, dtype):
     x, a, m, distractor = drawn(seed, 4, dtype)
     found = explain(x * factor + a + m, [x], [a, m, distractor])
     assert (found.factor, found.factor_first, found.exact) == (factor, True, True)
-    assert found.groups == (((0, 1.0),), ((1, 1.0),))
+    assert found.groups == ORDERS["(x + a) + m"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_branches_that_are_summed_before_they_are_scaled(dtype):
+    """Granite's experts and shared MLP: `x + (a + m) * 0.4`, which rounds otherwise than `x + a * 0.4 + m * 0.4`."""
+    x, a, m, distractor = drawn(4, 4, dtype)
+    target = x + (a + m) * 0.4
+    found = explain(target, [x], [a, m, distractor], numbers=[0.4])
+    assert found.exact
+    assert terms_of(found) == {0: 0.4, 1: 0.4}
+    assert torch.equal(added(x, found.groups, [a, m, distractor]), target)
 
 
 def test_a_stream_that_is_only_scaled():

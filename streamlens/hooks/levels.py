@@ -104,7 +104,7 @@ def refine(ledger: Ledger, parts: Mapping[int, Parts], *, level: str) -> Ledger:
 
 def _placed(step: Step, places: Mapping[int, tuple[int, ...]]) -> Step:
     if isinstance(step, Add):
-        return Add(tuple(new for row in step.writes for new in places[row]))
+        return replace(step, writes=tuple(new for row in step.writes for new in places[row]))
     if isinstance(step, Renorm) and step.bias is not None:
         return Renorm(step.norm, places[step.bias][0])
     return step

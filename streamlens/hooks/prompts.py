@@ -30,6 +30,7 @@ def batch_for(
     Raises:
         InputError: A position that does not exist; decoder ids that do not fit the prompts.
     """
+    require_known_tokens(model, encoded.ids)
     if not encoded.mask.all():
         require_invisible_padding(model)
     if wiring.stream != "decoder":
@@ -45,9 +46,27 @@ def batch_for(
     target = encode(model.tokenizer, ids, attention_mask=mask)
     if len(target.ids) != len(encoded.ids):
         raise InputError(f"decoder_input_ids has a row per prompt; got {len(target.ids)} for {len(encoded.ids)}.")
+    require_known_tokens(model, target.ids)
     names = ("decoder_input_ids", "decoder_attention_mask")
     kept = _kept(model, target, positions)
     return prepare(model.model, target.ids, target.mask, kept=kept, device=model.device, extra=extra, names=names)
+
+
+def require_known_tokens(model: ModelHandle, ids: Tensor) -> None:
+    """Refuses ids outside the token embedding, and more tokens than there are learned positions.
+
+    Raises:
+        InputError: Such an id or length.
+    """
+    rows = model.token_rows
+    outside = ids[(ids < 0) | (ids >= rows)]
+    if outside.numel():
+        raise InputError(f"A token id of {model.name} is between 0 and {rows - 1}; got {int(outside[0])}.")
+    positions = model.learned_positions
+    if positions is not None and ids.shape[1] > positions:
+        raise InputError(
+            f"{model.name} has {positions} learned positions; a prompt of {ids.shape[1]} tokens is too long."
+        )
 
 
 def _decoder_start(model: ModelHandle, rows: int) -> Tensor:

@@ -134,6 +134,9 @@ def _replace(model: ModelHandle, wiring: Wiring, edit: Edit) -> Change:
     width = _width(model, wiring, edit)
     if value.shape not in ((width,), (1,) if width == 1 else (width,)) or not torch.isfinite(value).all():
         raise InputError(f"{edit.site} is replaced by {width} finite numbers; got shape {tuple(value.shape)}.")
+    row, site = site_of(model, wiring, edit)
+    # the change acts before the factor that the write's group shares
+    value = value if site.fine else value / wiring.factor_of(row)
     return lambda here: value.to(here.dtype).expand_as(here)
 
 

@@ -136,7 +136,7 @@ class _Discovery:
                 earlier = [e for e in calls if e.end < event.start]
                 parts = explain(z, [], [shaped(e.output, z) for e in earlier], numbers=self.numbers)
                 # a norm of one term is that term's own scale; of several, it is a carry
-                if parts is not None and sum(map(len, parts.groups)) > 1:
+                if parts is not None and sum(len(group.terms) for group in parts.groups) > 1:
                     self.steps.add(parts, earlier, layer=None)
                     self.steps.renorm(measured)
                     return

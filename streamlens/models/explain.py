@@ -35,13 +35,21 @@ SINGULAR = 1e-5
 MAX_TERMS = 4
 
 
+@dataclass(frozen=True, order=True)
+class Group:
+    """Outputs that are summed first, each times its coefficient; the sum times `factor` is added to the stream."""
+
+    terms: tuple[tuple[int, float], ...]
+    factor: float = 1.0
+
+
 @dataclass(frozen=True)
 class Explanation:
     """How a target is made.
 
     Attributes:
         base: The number of the base it starts from; None if it starts from nothing.
-        groups: Additions in order; each a tuple of (output number, coefficient) summed first.
+        groups: Additions in order.
         factor: What the stream is multiplied by.
         factor_first: Whether that happens before the additions rather than after.
         exact: Whether this order gave the target bit for bit.
@@ -49,7 +57,7 @@ class Explanation:
     """
 
     base: int | None
-    groups: tuple[tuple[tuple[int, float], ...], ...]
+    groups: tuple[Group, ...]
     factor: float
     factor_first: bool
     exact: bool
@@ -185,36 +193,41 @@ def _in_model_order(
 
 def _evaluate(
     base: Tensor | None,
-    groups: Sequence[Sequence[tuple[int, float]]],
+    groups: Sequence[Group],
     outputs: Sequence[Tensor],
     factor: float,
     factor_first: bool,
 ) -> Tensor:
     stream = base if base is None or factor == 1.0 or not factor_first else base * factor
     for group in groups:
-        parts = [outputs[i] if c == 1.0 else outputs[i] * c for i, c in group]
+        parts = [outputs[i] if c == 1.0 else outputs[i] * c for i, c in group.terms]
         update = parts[0]
         for part in parts[1:]:
             update = update + part
+        update = update if group.factor == 1.0 else update * group.factor
         stream = update if stream is None else stream + update
     assert stream is not None
     return stream if factor_first or factor == 1.0 else stream * factor
 
 
-def _orders(terms: tuple[tuple[int, float], ...]) -> Iterator[tuple[tuple[tuple[int, float], ...], ...]]:
-    """Every order of additions, one after another first: (x + a) + m before x + (a + m)."""
-    orders: list[tuple] = []
+def _orders(terms: tuple[tuple[int, float], ...]) -> list[tuple[Group, ...]]:
+    """Every order of additions, one after another first: (x + a) + m before x + (a + m) before x + (a + m) c."""
+    orders: set[tuple[Group, ...]] = set()
     for permutation in itertools.permutations(terms):
         for cuts in range(2 ** max(len(terms) - 1, 0)):
-            groups, start = [], 0
-            for i in range(1, len(terms)):
-                if not cuts >> (i - 1) & 1:
-                    groups.append(permutation[start:i])
-                    start = i
-            if terms:
-                groups.append(permutation[start:])
-            orders.append(tuple(groups))
-    yield from sorted(set(orders), key=lambda groups: (-len(groups), groups))
+            places = [0, *(i for i in range(1, len(terms)) if not cuts >> (i - 1) & 1), len(terms)]
+            pieces = [permutation[a:b] for a, b in itertools.pairwise(places)] if terms else []
+            orders.add(tuple(map(Group, pieces)))
+            orders.add(tuple(map(_jointly, pieces)))
+    return sorted(orders, key=lambda groups: (-len(groups), any(group.factor != 1.0 for group in groups), groups))
+
+
+def _jointly(terms: tuple[tuple[int, float], ...]) -> Group:
+    """Terms with one coefficient in common, multiplied after they are summed."""
+    common = {c for _, c in terms}
+    if len(terms) < 2 or len(common) > 1 or common == {1.0}:
+        return Group(terms)
+    return Group(tuple((i, 1.0) for i, _ in terms), common.pop())
 
 
 def snap(value: float, numbers: Sequence[float], tolerance: float) -> list[float]:
@@ -222,7 +235,6 @@ def snap(value: float, numbers: Sequence[float], tolerance: float) -> list[float
     near = [n for n in (1.0, -1.0, *numbers) if n and abs(value - n) <= tolerance * abs(n)]
     if near and near[0] == 1.0:
         return [1.0]
-    short = next(
-        s for digits in range(1, 8) if abs((s := float(f"{value:.{digits}g}")) - value) <= tolerance * abs(value)
-    )
-    return list(dict.fromkeys([*sorted(near, key=lambda n: abs(n - value))[:3], short, value]))
+    decimals = (float(f"{value:.{digits}g}") for digits in range(1, 8))
+    short = [s for s in decimals if abs(s - value) <= tolerance * abs(value)][:1]
+    return list(dict.fromkeys([*sorted(near, key=lambda n: abs(n - value))[:3], *short, value]))

@@ -135,6 +135,24 @@ class ModelHandle:
         return digest.hexdigest()
 
     @cached_property
+    def token_rows(self) -> int:
+        """How many rows the token embedding has: ids lie below."""
+        embedding: Any = self.model
+        return embedding.get_input_embeddings().weight.shape[0]
+
+    @cached_property
+    def learned_positions(self) -> int | None:
+        """How many positions a table of position embeddings holds; None where positions are computed."""
+        sizes = [
+            weight.shape[0]
+            for write in self.wiring.writes
+            if write.site.kind == "pos_embed"
+            and write.tap is not None
+            and isinstance(weight := getattr(self.modules[write.tap.module], "weight", None), Tensor)
+        ]
+        return min(sizes) if sizes else None
+
+    @cached_property
     def special_ids(self) -> Tensor:
         """The ids of the tokenizer's special tokens."""
         return torch.tensor(sorted(getattr(self.tokenizer, "all_special_ids", None) or []), dtype=torch.long)

@@ -105,7 +105,7 @@ def _experts(modules: Mapping[str, nn.Module], event: Event, events: Sequence[Ev
             others = distinct(inside, [call.output, made.output])
             values = [e.output.reshape(made.output.shape) for e in [call, *others]]
             found = explain(made.output, [], values, max_terms=2)
-            terms = {} if found is None else dict(t for group in found.groups for t in group)
+            terms = {} if found is None else dict(t for group in found.groups for t in group.terms)
             if 0 in terms:
                 return Experts(tap=tap, norm=norm, coefficient=terms[0])
             if any(_gated(made.output - values[0], value) for value in values[1:]):

@@ -32,7 +32,7 @@ class Steps:
         if found.factor != 1.0 and found.factor_first:
             self.program.append(scale)
         for group in found.groups:
-            for number, coefficient in group:
+            for number, coefficient in group.terms:
                 term = terms[number]
                 if isinstance(term, str):
                     site = self.labels.bias(self.writes[-1].site, "bias")
@@ -41,7 +41,8 @@ class Steps:
                     site = self.labels.site(term, layer=layer)
                     write = Write(site=site, tap=Tap(module=term.module, call=term.call), scale=coefficient)
                 self.writes.append(write)
-            self.program.append(Add(tuple(range(len(self.writes) - len(group), len(self.writes)))))
+            rows = range(len(self.writes) - len(group.terms), len(self.writes))
+            self.program.append(Add(tuple(rows), group.factor))
         if found.factor != 1.0 and not found.factor_first:
             self.program.append(scale)
         self.exact &= found.exact

@@ -6,7 +6,7 @@ a module or a tensor: modules are dotted names, so a wiring can be printed, comp
 
 from dataclasses import dataclass
 
-from streamlens.carries import Step
+from streamlens.carries import Add, Step
 from streamlens.sites import Site
 
 
@@ -148,6 +148,10 @@ class Wiring:
     time_major: bool = False
     exact: bool = True
     residual: float = 0.0
+
+    def factor_of(self, row: int) -> float:
+        """What the sum that a write belongs to is multiplied by before it is added."""
+        return next((s.factor for s in self.program if isinstance(s, Add) and row in s.writes), 1.0)
 
     @property
     def sites(self) -> tuple[Site, ...]:

@@ -104,6 +104,7 @@ def streams(ledger: Ledger):
             group = None
             for row in step.writes[:-1]:
                 group = ledger.added[row] if group is None else group + ledger.added[row]
-                yield group if before is None else before + group
+                update = group * step.factor
+                yield update if before is None else before + update
         if rows_of(step):
             yield after
