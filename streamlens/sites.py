@@ -27,7 +27,7 @@ KINDS = (
     "branch",
 )
 #: rows that are no module's write: what a ledger or a readout adds so that its sum is exact
-ROWS = ("rounding", "final_norm.bias", "unembed.bias", "softcap")
+ROWS = ("rounding", "final_norm.bias", "unembed.bias", "rescale", "softcap")
 
 _LABEL = re.compile(
     r"(?:L(?P<layer>\d+)\.)?(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d*))?(?P<part>\.norm\.bias|\.bias|\.other)?$"

@@ -120,7 +120,7 @@ class TestASecondAdditionAroundABlock:
             ledger = decompose(streamlens.load(self.wrapped(extra)), IDS)
         except WiringError:
             return
-        rows = [w for w, site in zip(ledger.added, ledger.sites, strict=True) if site.layer == 1]
+        rows = [w for w, site in zip(ledger.writes, ledger.sites, strict=True) if site.layer == 1]
         assert_close(sum(rows), share * written)
 
 

@@ -23,9 +23,9 @@ import zoo
 import zoo_books
 from closeness import assert_close, relative
 from model_state import state_of
-from streamlens import Ledger, Reader, decompose, read
-from streamlens.errors import InputError, ModelError, StreamlensError, WiringError
-from zoo import ENTRIES, Entry
+from streamlens import Ledger, Reader
+from streamlens.errors import InputError, ModelError, WiringError
+from zoo import ENTRIES
 
 #: one stream, and still refused: what the message has to say. A name that leaves this table is one more that closes.
 REFUSED = {
@@ -125,27 +125,12 @@ def _quiet() -> Iterator[None]:
     transformers.logging.set_verbosity(before)
 
 
-class Case:
-    """One stream of one model, with its ledger and its own logits."""
+class Case(zoo_books.Books):
+    """One stream of one model, by its label."""
 
     def __init__(self, label: str) -> None:
+        super().__init__(*LABELLED[label])
         self.label = label
-        self.entry, self.stream = LABELLED[label]
-        self.model = zoo.build(self.entry)
-        given = zoo.inputs(self.entry, seed=5)
-        with torch.no_grad():
-            output = self.model(**given, **zoo_books.no_cache(self.entry))
-        self.logits = getattr(output, "logits", None)
-        self.before = state_of(self.model)  # after one forward: rwkv divides its own weights in its first
-        self.handle = streamlens.load(self.model)
-        self.wiring = self.handle.wiring_of(self.stream)
-        self.ids = given.pop("input_ids")
-        self.given: dict[str, Any] = given
-        self.ledger = self.decompose()
-
-    def decompose(self, ids: Tensor | None = None, **options: Any) -> Ledger:
-        given = {**self.given, "stream": self.stream, **options}
-        return decompose(self.handle, self.ids if ids is None else ids, **given)
 
     @property
     def tokens(self) -> Tensor:
@@ -230,11 +215,10 @@ def test_a_token_stands_at_its_own_position(case: Case) -> None:
 
 @every_stream
 def test_the_logits_in_parts(case: Case) -> None:
-    tokens = [5, 17, 40, 71]
     if case.wiring.head is not None:
-        readout = read(case.ledger, Reader.logits(case.handle, tokens))
-        assert relative(readout.total, case.logits[..., tokens]) < zoo_books.REBUILDS
-        assert relative(readout.observed, case.logits[..., tokens]) < zoo_books.REBUILDS
+        readout, wanted = case.readout, case.logits[..., zoo_books.TOKENS]
+        assert relative(readout.total, wanted) < zoo_books.REBUILDS
+        assert relative(readout.observed, wanted) < zoo_books.REBUILDS
         rows = {site.label for site in readout.sites} - set(case.ledger.labels)
         config = case.model.config.get_text_config()
         caps = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -244,7 +228,7 @@ def test_the_logits_in_parts(case: Case) -> None:
     if case.stream == "encoder":  # the handle's head is the decoder's
         return
     with pytest.raises(ModelError) as refused:
-        Reader.logits(case.handle, tokens)
+        Reader.logits(case.handle, zoo_books.TOKENS)
     assert refused.value.message == f"{case.handle.name} has no linear head. {case.wiring.no_head}"
     assert "Reader.direction(vector)" in refused.value.hint
     assert ("no logits" in case.wiring.no_head) == (case.logits is None)
@@ -267,14 +251,13 @@ def _is_nonlinear(case: Case) -> bool:
 @every_stream
 def test_heads_sum_to_their_write(case: Case) -> None:
     attention = [site for site in case.ledger.sites if site.kind in ("attn", "cross_attn") and not site.part]
+    ledger = case.at_level("head")
     if case.label in NO_HEADS or not attention:
-        with pytest.raises((InputError, WiringError)) as refused:
-            case.decompose(level="head")
+        assert isinstance(ledger, InputError | WiringError)
         reason = "neither of one linear module nor of routed experts" if attention else "and this model has none"
-        assert reason in refused.value.message
-        assert _is_one_sentence(refused.value.message)
+        assert reason in ledger.message
         return
-    ledger = case.decompose(level="head")
+    assert isinstance(ledger, Ledger)
     _require_parts(case, ledger)
     assert set(ledger.split_error) == {site.label for site in attention}
     for site in attention:
@@ -286,10 +269,9 @@ def test_heads_sum_to_their_write(case: Case) -> None:
 @every_stream
 @pytest.mark.parametrize("level", ["source", "neuron"])
 def test_finer_parts_sum_to_their_write(case: Case, level: str) -> None:
-    try:
-        ledger = case.decompose(level=level)
-    except (InputError, WiringError) as refused:
-        assert _is_one_sentence(refused.message)  # noqa: PT017 - which ones, and why, is held by the page
+    ledger = case.at_level(level)
+    if not isinstance(ledger, Ledger):  # which ones, and with which words, is held by the page
+        assert isinstance(ledger, InputError | WiringError)
         return
     _require_parts(case, ledger)
     if level == "source":
@@ -453,11 +435,9 @@ def _leaks(case: Case, ids: Tensor, padded: Tensor, mask: Tensor) -> bool:
 
 @every_stream
 def test_nothing_is_left_behind(case: Case) -> None:
-    for level in ("sublayer", "head", "source", "neuron"):
-        try:
-            case.decompose(level=level)
-        except StreamlensError as error:
-            assert _is_one_sentence(error.message), error.message
+    for level in zoo_books.LEVELS:
+        ledger = case.at_level(level)
+        assert isinstance(ledger, Ledger) or _is_one_sentence(ledger.message)
     after = state_of(case.model)
     assert [what for what in after if after[what] != case.before[what]] == []
 
@@ -473,6 +453,8 @@ def test_refused(label: str) -> None:
     assert {**REFUSED, **SEVERAL}[label] in refused.value.message
     assert _is_one_sentence(refused.value.message)
     assert state_of(model) == before
+    row = zoo_books.Row(name=entry.name, stream=stream, wiring=entry.wiring, refused=refused.value.message, figures={})
+    assert row.verdicts == zoo_books.parse(zoo_books.PAGE.read_text())[label], "run scripts/zoo_table.py"
 
 
 def test_how_many_close() -> None:
@@ -483,11 +465,11 @@ def test_how_many_close() -> None:
     assert set(REFUSED) | set(SEVERAL) <= set(LABELLED)
 
 
-@pytest.mark.parametrize("label", LABELLED)
-def test_its_line_on_the_page(label: str) -> None:
+@every_stream
+def test_its_line_on_the_page(case: Case) -> None:
     """docs/zoo.md says what the package does: written by scripts/zoo_table.py."""
     lines = zoo_books.parse(zoo_books.PAGE.read_text())
-    assert zoo_books.measure(*LABELLED[label]).verdicts == lines.get(label), "run scripts/zoo_table.py"
+    assert case.row.verdicts == lines[case.label], "run scripts/zoo_table.py"
 
 
 def test_the_page_has_no_other_lines() -> None:

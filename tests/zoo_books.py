@@ -1,7 +1,7 @@
 """What the books of one zoo model show: the facts behind its line in docs/zoo.md.
 
-1. `measure` loads an entry's model, takes one prompt apart at every level, and writes down the figures, or the
-   sentence with which streamlens refused.
+1. `Books` loads an entry's model and takes one prompt apart at every level; `measure` writes the figures down, or
+   the sentence with which streamlens refused.
 2. `parse` reads the lines of docs/zoo.md back.
 3. `verdicts` is what must be the same on every machine: names, counts, what closes, and the refusals.
 """
@@ -9,14 +9,18 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import streamlens
 import zoo
 from closeness import relative
-from streamlens import Reader, decompose, read
+from model_state import state_of
+from streamlens import Ledger, Reader, Readout, decompose, read
 from streamlens.errors import StreamlensError
 
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
@@ -24,6 +28,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 #: the levels below whole writes, and the figure under which each closes
 LEVELS = ("head", "source", "neuron")
 CLOSES, REBUILDS = 1e-5, 1e-4
+#: the tokens whose logits are rebuilt
+TOKENS = [5, 17, 40, 71]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,37 +74,78 @@ def streams(entry: zoo.Entry) -> tuple[str, ...]:
     return ("decoder", "encoder") if entry.kind == "encoder-decoder" else ("only",)
 
 
-def measure(entry: zoo.Entry, stream: str) -> Row:
-    """The books of one entry, on one batch of random tokens."""
-    common = {"name": entry.name, "stream": stream, "wiring": entry.wiring}
-    model = zoo.build(entry)
-    given = zoo.inputs(entry, seed=5)
-    with torch.no_grad():
-        output = model(**given, **no_cache(entry))
-    ids = given.pop("input_ids")
-    try:
-        handle = streamlens.load(model)
-        wiring = handle.wiring_of(stream)
-    except StreamlensError as error:
-        return Row(**common, refused=error.message, figures={})
-    ledger = decompose(handle, ids, stream=stream, **given)
-    figures: dict[str, float | str] = {
-        "sum": float(ledger.closure.max()),
-        "middle": max(float(ledger.at(label).closure.max()) for label in ledger.labels),
-    }
-    if wiring.head is not None:
-        tokens = [5, 17, 40, 71]
-        readout = read(ledger, Reader.logits(handle, tokens))
-        figures["logits"] = relative(readout.total, output.logits[..., tokens])
-    else:
-        figures["logits"] = wiring.no_head
-    for level in LEVELS:
+class Books:
+    """One stream of one zoo model: its handle, its own logits, and its ledgers at every level.
+
+    Raises:
+        WiringError: The stream is refused.
+    """
+
+    def __init__(self, entry: zoo.Entry, stream: str) -> None:
+        self.entry, self.stream = entry, stream
+        self.model = zoo.build(entry)
+        self.given: dict[str, Any] = zoo.inputs(entry, seed=5)
+        with torch.no_grad():
+            output = self.model(**self.given, **no_cache(entry))
+        self.logits = getattr(output, "logits", None)
+        self.before = state_of(self.model)  # after one forward: rwkv divides its own weights in its first
+        self.ids = self.given.pop("input_ids")
+        self.handle = streamlens.load(self.model)
+        self.wiring = self.handle.wiring_of(stream)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The whole writes."""
+        return self.decompose()
+
+    @cache  # noqa: B019 - few of these live, and not for long
+    def at_level(self, level: str) -> Ledger | StreamlensError:
+        """The ledger with its writes split, or the refusal."""
         try:
-            parts = decompose(handle, ids, stream=stream, level=level, **given)
-            figures[level] = max(parts.split_error.values())
+            return self.decompose(level=level)
         except StreamlensError as error:
-            figures[level] = error.message
-    return Row(**common, writes=len(ledger.sites), exact=wiring.exact, figures=figures)
+            return error
+
+    def decompose(self, ids: Tensor | None = None, **options: Any) -> Ledger:
+        """A ledger of this stream: of the books' own tokens, if none are given."""
+        given = {**self.given, "stream": self.stream, **options}
+        return decompose(self.handle, self.ids if ids is None else ids, **given)
+
+    @property
+    def row(self) -> Row:
+        """The line of docs/zoo.md."""
+        ledger = self.ledger
+        figures: dict[str, float | str] = {
+            "sum": float(ledger.closure.max()),
+            "middle": max(float(ledger.at(label).closure.max()) for label in ledger.labels),
+            "logits": self.wiring.no_head,
+        }
+        if self.wiring.head is not None:
+            figures["logits"] = relative(self.readout.total, self.logits[..., TOKENS])
+        for level in LEVELS:
+            split = self.at_level(level)
+            figures[level] = split.message if isinstance(split, Exception) else max(split.split_error.values())
+        return Row(
+            name=self.entry.name,
+            stream=self.stream,
+            wiring=self.entry.wiring,
+            writes=len(ledger.sites),
+            exact=self.wiring.exact,
+            figures=figures,
+        )
+
+    @cached_property
+    def readout(self) -> Readout:
+        """Four logits in parts."""
+        return read(self.ledger, Reader.logits(self.handle, TOKENS))
+
+
+def measure(entry: zoo.Entry, stream: str) -> Row:
+    """The books of one entry, or its refusal."""
+    try:
+        return Books(entry, stream).row
+    except StreamlensError as error:
+        return Row(name=entry.name, stream=stream, wiring=entry.wiring, refused=error.message, figures={})
 
 
 def no_cache(entry: zoo.Entry) -> dict[str, bool]:

@@ -41,7 +41,7 @@ def _effect_rows(part: AblationLedger) -> list[dict[str, Any]]:
         before = observe(clean, reader)
         for variant, name in enumerate(part.variants):
             for place in range(clean.stream.shape[1]):
-                token = _token(clean, place)
+                token = token_columns(clean, place)
                 for k, row in enumerate(reader.rows):
                     at = (variant, place, k)
                     rows.append(
@@ -63,7 +63,8 @@ def _effect_rows(part: AblationLedger) -> list[dict[str, Any]]:
 _EFFECTS = ("direct", "indirect", "rescale", "carry", "softcap", "total", "observed", "closure", "self_repair")
 
 
-def _token(ledger: Ledger, place: int) -> dict[str, Any]:
+def token_columns(ledger: Ledger, place: int) -> dict[str, Any]:
+    """The columns that say which token a row of the first prompt is about."""
     return {
         "prompt_id": 0,
         "position": int(ledger.indices[0, place]),

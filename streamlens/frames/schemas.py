@@ -83,9 +83,63 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "delta_norm": ("float32", "norm of its change"),
         "cosine": ("float32", "cosine of the write with and without edits"),
     },
+    "comparison": {
+        **TOKEN,
+        "position_b": ("int32", "position of the aligned token in context B"),
+        "token_b": ("str", "its text there"),
+        **ROW,
+        "norm_a": ("float32", "norm of the write in context A"),
+        "norm_b": ("float32", "norm of the write in context B"),
+        "norm": ("float32", "norm of its difference, A - B"),
+        "share": ("float32", "<du, dx> / |dx|^2, dx the difference of the final streams: signed, sums to 1"),
+        "cosine": ("float32", "cosine of the write's difference and the streams' difference"),
+        "cosine_ab": ("float32", "cosine of the write in A and in B"),
+    },
+    "comparison_effects": {
+        "reader": ("category", "the reader's row"),
+        "unit": ("category", "unit of all values"),
+        "a": ("float64", "the model's own value in context A"),
+        "b": ("float64", "the model's own value in context B"),
+        "observed": ("float64", "their difference, A - B"),
+        "writes": ("float64", "what the writes' differences give"),
+        "rounding": ("float64", "what the roundings' difference gives"),
+        "rescale": ("float64", "the two contexts' final norms having different scales"),
+        "softcap": ("float64", "the softcap's share; 0 without one"),
+        "total": ("float64", "the sum of these parts"),
+        "closure": ("float64", "|total - observed|"),
+    },
+    "estimates": {
+        "variant": ("category", "what would be edited, in the order of the sweep"),
+        **TOKEN,
+        "reader": ("category", "the reader's row"),
+        "unit": ("category", "unit of the estimate"),
+        "clean": ("float64", "the reader's value without edits"),
+        "estimate": ("float64", "gradient times change: the first-order effect, ablated - clean"),
+    },
+    "rank_correlation": {
+        "reader": ("category", "the reader's row"),
+        "position": ("int32", "where it is read"),
+        "variants": ("int32", "how many variants both ran"),
+        "spearman": ("float64", "Spearman's rank correlation of estimated and exact effects"),
+        "pearson": ("float64", "Pearson's correlation of the same"),
+        "slope": ("float64", "least squares through 0: exact = slope * estimate"),
+    },
+    "lesion": {
+        "lesion": ("category", "what was dropped or permuted; the first row is the model as it is"),
+        "n_dropped": ("int32", "how many layers or sublayers were dropped at once"),
+        "kendall_tau": ("float64", "share of pairs of blocks whose order is inverted: 0 as it is, 1 reversed"),
+        "loss": ("float64", "cross entropy of the next token, nats per token"),
+        "delta": ("float64", "loss - loss of the model as it is, nats per token"),
+        "tokens": ("int64", "how many tokens were predicted"),
+        "perplexity": ("float64", "exp(loss)"),
+    },
 }
 #: further columns of the "ablation" frame, one pair per reader row
 CHANGES = {
     "clean": ("float32", "what the write gives the reader without edits"),
     "delta": ("float32", "the change of that, ablated - clean, at the clean run's norm scale"),
+}
+#: further columns of the "comparison" frame, one per reader row
+DIFFERENCE = {
+    "difference": ("float32", "what the row's difference gives the reader, A - B; sums to the observed difference"),
 }

@@ -91,32 +91,43 @@ def explain(
     columns = torch.stack([(t.double() * weight).flatten() for t in [*bases, *outputs, target]])
     gram = columns @ columns.T
     inexact: Explanation | None = None
+    scaled: Explanation | None = None
     for terms in range(0 if bases else 1, max_terms + 1):
         if math.comb(len(outputs), terms) > 200_000:
             break
         for fit in _fits(gram, len(bases), terms, LOOSE[dtype]):
             found = _in_model_order(fit, target, bases, outputs, numbers)
-            if found.exact:
+            if not found.exact and found.residual >= STRICT[dtype]:
+                continue
+            if found.factor != 1.0:
+                # 2 y - x also sums, with a y that holds the stream; a sum with the stream as it is says more
+                scaled = scaled or found
+            elif found.exact:
                 return found
-            if inexact is None and found.residual < STRICT[dtype]:
-                inexact = found
-    return inexact
+            else:
+                inexact = inexact or found
+    return inexact or scaled
 
 
 def _plain_sum(
     target: Tensor, bases: Sequence[Tensor], outputs: Sequence[Tensor], max_terms: int
 ) -> Explanation | None:
     """The fewest outputs that give the target bit for bit when they are added as they are; None if none do."""
-    first = target.flatten(0, -2)[-1]  # one token decides quickly that a set is wrong
+    # one token decides quickly that a set is wrong; its sums are compared all at once before any order is tried
     small = [o.flatten(0, -2)[-1] for o in outputs]
-    for terms in range(0 if bases else 1, max_terms + 1):
+    goal = target.flatten(0, -2)[-1]
+    stacked = torch.stack([t.double() for t in small]) if small else goal.new_zeros(0, len(goal), dtype=torch.float64)
+    for terms in range(0 if bases else 1, min(max_terms, len(outputs)) + 1):
+        sets = list(itertools.combinations(range(len(outputs)), terms))
+        sums = stacked[torch.tensor(sets, dtype=torch.long)].sum(1)
         for number, base in enumerate(bases) if bases else ((None, None),):
             start = None if base is None else base.flatten(0, -2)[-1]
-            for chosen in itertools.combinations(range(len(outputs)), terms):
+            wanted = goal.double() if start is None else goal.double() - start.double()
+            size = goal.double().norm() + (0 if start is None else start.double().norm())
+            near = (sums - wanted).norm(dim=-1) <= LOOSE[target.dtype] * size
+            for chosen in (sets[n] for n in near.nonzero()[:, 0].tolist()):
                 for groups in _orders(tuple((i, 1.0) for i in chosen)):
-                    if start is None and not groups:
-                        continue
-                    if not torch.equal(_evaluate(start, groups, small, 1.0, True), first):
+                    if not torch.equal(_evaluate(start, groups, small, 1.0, True), goal):
                         continue
                     if torch.equal(_evaluate(base, groups, outputs, 1.0, True), target):
                         return Explanation(number, groups, 1.0, True, True, 0.0)
@@ -129,6 +140,7 @@ class _Fit:
     outputs: tuple[int, ...]
     on_base: float
     coefficients: tuple[float, ...]
+    shares: tuple[float, ...]  # how large each term is beside the target
 
 
 def _fits(gram: Tensor, n_bases: int, terms: int, tolerance: float) -> Iterator[_Fit]:
@@ -154,14 +166,15 @@ def _fits(gram: Tensor, n_bases: int, terms: int, tolerance: float) -> Iterator[
                 continue
             solution = torch.linalg.solve(system, right[..., None])[..., 0]
             error = (1 - (solution * right).sum(-1)).clamp_min(0).sqrt()
-            # a term that carries less than the tolerance explains nothing
-            matters = solution.abs().min(-1).values > max(tolerance, 1e-3 if base is not None else 0)
-            for hit in torch.nonzero((error < max(tolerance, 3e-8)) & matters)[:, 0].tolist():
+            # roundings average out over many numbers: a term far smaller than they are is still measured
+            matters = solution.abs().min(-1).values > max(tolerance / 30, 1e-3 if base is not None else 0)
+            for hit in torch.nonzero((error < max(tolerance, 1e-7)) & matters)[:, 0].tolist():
                 values = (solution[hit] * norms[-1] / norms[chunk[hit]]).tolist()
                 picked = tuple(int(i) - n_bases for i in chunk[hit].tolist()[0 if base is None else 1 :])
                 on_base, coefficients = (1.0, values) if base is None else (values[0], values[1:])
                 rank = (abs(on_base - 1) > 1e-3, float(error[hit]))
-                found.append((rank, _Fit(base, picked, on_base, tuple(coefficients))))
+                shares = solution[hit].abs().tolist()[-len(picked) :] if picked else []
+                found.append((rank, _Fit(base, picked, on_base, tuple(coefficients), tuple(shares))))
     yield from (fit for _, fit in sorted(found, key=lambda pair: pair[0]))
 
 
@@ -171,12 +184,14 @@ def _in_model_order(
     """The order of additions and the snapped coefficients that come closest to the target, exact if any is."""
     base = None if fit.base is None else bases[fit.base]
     tolerance = max(1e-6, LOOSE[target.dtype] / 4)
+    # the smaller a term, the less exactly its coefficient is measured
+    widths = [max(tolerance, min(0.05, STRICT[target.dtype] / 4 / share)) for share in fit.shares]
     best: Explanation | None = None
     for factor in snap(fit.on_base, numbers, tolerance):
         # with factor 1 there is nothing to place; otherwise the whole sum, or only the base, was scaled
         for first in (True,) if factor == 1.0 else (False, True):
-            shares = [c if first else c / factor for c in fit.coefficients]
-            for chosen in itertools.product(*(snap(c, numbers, tolerance) for c in shares)):
+            measured = [c if first else c / factor for c in fit.coefficients]
+            for chosen in itertools.product(*(snap(c, numbers, t) for c, t in zip(measured, widths, strict=True))):
                 terms = tuple(zip(fit.outputs, chosen, strict=True))
                 for groups in _orders(terms):
                     value = _evaluate(base, groups, outputs, factor, first)

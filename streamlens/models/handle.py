@@ -185,7 +185,10 @@ class ModelHandle:
         head = self._head()
         module: Any = self.modules[head.module]
         rows = slice(None) if ids is None else list(ids)
-        matrix = weight_matrix(module)[rows].double()
+        full = weight_matrix(module)
+        if wrong := [i for i in ids or () if not 0 <= i < len(full)]:
+            raise InputError(f"A token id is between 0 and {len(full) - 1}; got {wrong[0]}.")
+        matrix = full[rows].double()
         bias = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
         if isinstance(getattr(module, "bias", None), Tensor):
             bias = bias + module.bias.detach()[rows].double()

@@ -55,14 +55,14 @@ class Labels:
         if event is None:
             kind = "embed"
         elif layer is None:
-            kind = _kind(_EMBEDDINGS, event.module.rsplit(".", 1)[-1]) or "embed"
+            kind = _kind(_EMBEDDINGS, _own_name(event.module)) or "embed"
         else:
             kind = self._branch_kind(event) or "branch"
         return self._fresh(Site(kind=kind, layer=layer))
 
     def is_token_embedding(self, event: Event) -> bool:
         """Whether a call before block 0 looks like the token embedding (so that its row comes first)."""
-        return _kind(_EMBEDDINGS, event.module.rsplit(".", 1)[-1]) == "embed"
+        return _kind(_EMBEDDINGS, _own_name(event.module)) == "embed"
 
     def bias(self, site: Site, part: str) -> Site:
         """A constant row after the write at `site`: "bias", or "norm.bias" of the norm that follows it."""
@@ -118,6 +118,11 @@ class Labels:
             if kind:
                 return kind
         return None
+
+
+def _own_name(module: str) -> str:
+    """The last name on a path that says something: wrappers keep what they wrap under a private one."""
+    return next((part for part in reversed(module.split(".")) if not part.startswith("_")), module)
 
 
 def _shared_start(a: str, b: str) -> str:

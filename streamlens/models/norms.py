@@ -27,11 +27,13 @@ def identify_norm(module: nn.Module, tap: Tap, stream: Tensor, output: Tensor) -
         output: Its output, of the same shape.
     """
     d_model = stream.shape[-1]
-    vectors = [name for name, p in module.named_parameters(recurse=False) if tuple(p.shape) == (d_model,)]
+    vectors = [name for name, p in module.named_parameters() if tuple(p.shape) == (d_model,)]
     matrices = any(p.dim() > 1 for p in module.parameters())
     if matrices or stream.shape != output.shape or torch.equal(stream, output):
         return None
     z, y = stream.double(), output.double()
+    # many norms compute in float32 whatever the model's dtype
+    tolerance = max(LOOSE[output.dtype], LOOSE[torch.float32])
     best: tuple[float, Norm] | None = None
     gains = [*vectors, *(f"1 + {name}" for name in vectors), ""]
     for centred, gain, bias in itertools.product((False, True), gains, ["", *vectors]):
@@ -42,8 +44,8 @@ def identify_norm(module: nn.Module, tap: Tap, stream: Tensor, output: Tensor) -
         rest = y if constant is None else y - constant
         scale = (rest * kernel).sum(-1, keepdim=True) / kernel.square().sum(-1, keepdim=True)
         error = float((rest - kernel * scale).norm() / y.norm())
-        if error < LOOSE[output.dtype] and (best is None or error < best[0]):
-            eps = _eps(module, z, scale[..., 0], centred, tolerance=max(1e-3, LOOSE[output.dtype]))
+        if error < tolerance and (best is None or error < best[0]):
+            eps = _eps(module, z, scale[..., 0], centred, tolerance=max(1e-3, tolerance))
             if eps is not None:
                 best = error, Norm(tap=tap, centred=centred, gain=gain, bias=bias, eps=eps)
     return None if best is None else best[1]
@@ -53,13 +55,13 @@ def gain_vector(module: nn.Module, gain: str, d_model: int) -> Tensor:
     """The gain in float64, [d_model]; ones where the norm has none."""
     if not gain:
         return torch.ones(d_model, dtype=torch.float64)
-    weight = getattr(module, gain.removeprefix("1 + ")).detach().double()
+    weight = module.get_parameter(gain.removeprefix("1 + ")).detach().double()
     return weight + 1 if gain.startswith("1 + ") else weight
 
 
 def bias_vector(module: nn.Module, bias: str) -> Tensor | None:
     """The bias in float64, [d_model]; None where the norm has none."""
-    return getattr(module, bias).detach().double() if bias else None
+    return module.get_parameter(bias).detach().double() if bias else None
 
 
 def weight_matrix(module: nn.Module) -> Tensor:

@@ -53,6 +53,8 @@ def encode(
             raise InputError("attention_mask goes with token ids; padding of strings is masked by itself.")
         rows = [_tokenise(tokenizer, text) for text in texts]
     else:
+        if not isinstance(prompt, Tensor) and len({len(row) for row in prompt}) > 1:
+            raise InputError("Rows of token ids have one length; pad them and give attention_mask.")
         ids = prompt if isinstance(prompt, Tensor) else torch.tensor([list(row) for row in prompt])
         ids = ids[None] if ids.dim() == 1 else ids
         if ids.dim() != 2 or not ids.numel() or ids.is_floating_point():
@@ -65,8 +67,10 @@ def encode(
             if not attention_mask.bool().any(-1).all():
                 raise InputError("Every prompt has at least one token; attention_mask hides a whole row.")
         texts, rows = None, ids.tolist()
+    # padding may stand in front of a prompt's first token
+    starts = [0] * len(rows) if attention_mask is None else attention_mask.bool().long().argmax(-1).tolist()
     if prepend_bos:
-        rows = [_with_bos(tokenizer, row) for row in rows]
+        rows = [_with_bos(tokenizer, row, start) for row, start in zip(rows, starts, strict=True)]
     width = max(map(len, rows))
     pad = getattr(tokenizer, "pad_token_id", None) or 0
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
@@ -76,7 +80,7 @@ def encode(
         mask = torch.cat([torch.ones_like(given[:, :1]), given], -1) if prepend_bos else given
     if texts is None:
         texts = ["" if tokenizer is None else tokenizer.decode(i[m]) for i, m in zip(ids, mask, strict=True)]
-    return Encoded(ids=ids, mask=mask, prompts=tuple(texts), bos=_bos(tokenizer, ids, prepend_bos))
+    return Encoded(ids=ids, mask=mask, prompts=tuple(texts), bos=_bos(tokenizer, rows, starts, prepend_bos))
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
@@ -144,20 +148,21 @@ def _tokenise(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def _with_bos(tokenizer: Any, row: list[int]) -> list[int]:
+def _with_bos(tokenizer: Any, row: list[int], start: int) -> list[int]:
     bos = getattr(tokenizer, "bos_token_id", None)
     if bos is None:
         raise InputError("prepend_bos needs a BOS token, and this tokenizer has none.")
-    if row[0] == bos:
+    if row[start] == bos:
         raise InputError("The prompt already starts with the BOS token.", hint="Leave prepend_bos out.")
     return [bos, *row]
 
 
-def _bos(tokenizer: Any, ids: Tensor, prepended: bool) -> str:
+def _bos(tokenizer: Any, rows: Sequence[Sequence[int]], starts: Sequence[int], prepended: bool) -> str:
     if prepended:
         return "prepended"
     bos = getattr(tokenizer, "bos_token_id", None)
-    return "tokenizer" if bos is not None and bool((ids[:, 0] == bos).any()) else "none"
+    found = any(row[start] == bos for row, start in zip(rows, starts, strict=True))
+    return "tokenizer" if bos is not None and found else "none"
 
 
 def _is_byte_level(tokenizer: Any) -> bool:

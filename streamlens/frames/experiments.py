@@ -1,0 +1,90 @@
+"""Frames of experiments that are no ledgers: first-order estimates, their check against a sweep, and lesions.
+
+What an experiment found comes as plain rows and tensors; here it gets its schema.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from streamlens.frames.ablation import token_columns
+from streamlens.frames.ledgers import attributes
+from streamlens.frames.schemas import SCHEMAS
+from streamlens.ledger import Ledger
+from streamlens.readouts.attribution import observe
+from streamlens.readouts.reader import Reader
+
+
+def estimates_frame(
+    clean: Ledger, variants: Sequence[str], readers: Sequence[Reader], values: Sequence[Tensor]
+) -> pd.DataFrame:
+    """One row per (variant, reader row, position); columns: `SCHEMAS["estimates"]`.
+
+    Args:
+        clean: The run without edits at the kept positions, one prompt.
+        variants: What would be edited.
+        readers: What is read.
+        values: For each reader the estimates, [variant, pos, reader].
+    """
+    rows: list[dict[str, Any]] = []
+    for reader, estimate in zip(readers, values, strict=True):
+        before = observe(clean, reader)
+        for number, variant in enumerate(variants):
+            for place in range(clean.stream.shape[1]):
+                token = token_columns(clean, place)
+                for k, name in enumerate(reader.rows):
+                    value = float("nan") if before is None else float(before[0, place, k])
+                    found = {"clean": value, "estimate": float(estimate[number, place, k])}
+                    rows.append({"variant": variant, **token, "reader": name, "unit": reader.unit, **found})
+    frame = _typed("estimates", rows)
+    frame["variant"] = pd.Categorical(frame["variant"], list(dict.fromkeys(variants)), ordered=True)
+    frame.attrs.update(attributes(clean))
+    return frame
+
+
+def rank_correlation_frame(estimates: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
+    """One row per (reader row, position); columns: `SCHEMAS["rank_correlation"]`.
+
+    Args:
+        estimates: A frame of `SCHEMAS["estimates"]`.
+        effects: A frame of `SCHEMAS["effects"]`; only variants that stand in both count.
+    """
+    keys = ["variant", "position", "reader"]
+    pairs = (
+        frame[[*keys, name]].astype(dict.fromkeys(["variant", "reader"], str))
+        for frame, name in _sides(estimates, effects)
+    )
+    both = pd.merge(*pairs, on=keys)
+    rows = []
+    for (reader, position), group in both.groupby(["reader", "position"], sort=False):
+        guess, exact = group["estimate"], group["total"]
+        rows.append(
+            {
+                "reader": reader,
+                "position": position,
+                "variants": len(group),
+                "spearman": guess.rank().corr(exact.rank()),  # ties get their mean rank
+                "pearson": guess.corr(exact),
+                "slope": (guess * exact).sum() / max((guess * guess).sum(), 1e-300),
+            }
+        )
+    return _typed("rank_correlation", rows)
+
+
+def _sides(estimates: pd.DataFrame, effects: pd.DataFrame) -> list[tuple[pd.DataFrame, str]]:
+    return [(estimates, "estimate"), (effects, "total")]
+
+
+def lesion_frame(rows: Sequence[Mapping[str, Any]], attrs: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per lesion, the model as it is first; columns: `SCHEMAS["lesion"]`."""
+    frame = _typed("lesion", rows)
+    frame["lesion"] = pd.Categorical(frame["lesion"], [row["lesion"] for row in rows], ordered=True)
+    frame.attrs.update(attrs)
+    return frame
+
+
+def _typed(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    schema = SCHEMAS[name]
+    return pd.DataFrame(list(rows), columns=list(schema)).astype({column: kind for column, (kind, _) in schema.items()})
