@@ -53,8 +53,8 @@ transformer-lens {lens}. Every model is tiny and random, with gains, biases and 
 
 `sum`: the writes, summed in float64, against the final stream. `in order`: whether the same writes, added in the
 model's order and precision, give the stream to the last bit. `mid-stream`: the same sum after every single write; the
-worst is shown. `logits`: four logits from their parts, against a plain forward. `heads`, `sources`, `neurons`: the parts of a
-write against the write. An encoder-decoder has two lines, one for each of its streams.
+worst is shown. `logits`: four logits from their parts, against a plain forward. `heads`, `sources`, `neurons`: the parts
+of a write against the write. An encoder-decoder has two lines, one for each of its streams.
 
 `transformer-lens`: the sum of `cache.decompose_resid()` against the final stream of the model, for the bridge that
 `TransformerBridge.boot_transformers` makes of the same weights with eager attention. "no adapter": it knows no such

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -39,7 +38,8 @@ class Ledger:
 
     Attributes:
         sites: Where each row comes from, in stream order.
-        added: The writes as they were added, in the stream's dtype, [write, batch, pos, d_model].
+        added: The writes as they were added, before what their sum was multiplied by (`Add.factor`), in the
+            stream's dtype, [write, batch, pos, d_model].
         program: The steps of the stream over these rows.
         norms: The norms among the carries, frozen at this pass; empty in a pre-norm model.
         states: The real output of each such norm, by step number.

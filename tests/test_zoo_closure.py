@@ -66,9 +66,6 @@ SEVERAL = {
 
 #: what the model adds up in a form that no order of additions repeats to the last bit
 INEXACT = {
-    "granitemoeshared": "experts and shared MLP are summed before the multiplier",
-    "granitemoe_swa": "experts and shared MLP are summed before the multiplier",
-    "granitemoehybrid": "experts and shared MLP are summed before the multiplier",
     "beam": "carry and write are both multiplied",
     "esmc": "writes are divided, and the number is no float32",
 }

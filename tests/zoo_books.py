@@ -9,7 +9,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +92,21 @@ class Books:
         self.ids = self.given.pop("input_ids")
         self.handle = streamlens.load(self.model)
         self.wiring = self.handle.wiring_of(stream)
+        self._levels: dict[str, Ledger | StreamlensError] = {}
 
     @cached_property
     def ledger(self) -> Ledger:
         """The whole writes."""
         return self.decompose()
 
-    @cache  # noqa: B019 - few of these live, and not for long
     def at_level(self, level: str) -> Ledger | StreamlensError:
-        """The ledger with its writes split, or the refusal."""
-        try:
-            return self.decompose(level=level)
-        except StreamlensError as error:
-            return error
+        """The ledger with its writes split, or the refusal; each level is asked for once."""
+        if level not in self._levels:
+            try:
+                self._levels[level] = self.decompose(level=level)
+            except StreamlensError as error:
+                self._levels[level] = error
+        return self._levels[level]
 
     def decompose(self, ids: Tensor | None = None, **options: Any) -> Ledger:
         """A ledger of this stream: of the books' own tokens, if none are given."""

@@ -18,12 +18,17 @@ from streamlens.readouts.reader import Reader
 
 
 def estimates_frame(
-    clean: Ledger, variants: Sequence[str], readers: Sequence[Reader], values: Sequence[Tensor]
+    clean: Ledger,
+    positions: Sequence[int],
+    variants: Sequence[str],
+    readers: Sequence[Reader],
+    values: Sequence[Tensor],
 ) -> pd.DataFrame:
     """One row per (variant, reader row, position); columns: `SCHEMAS["estimates"]`.
 
     Args:
-        clean: The run without edits at the kept positions, one prompt.
+        clean: The run without edits at all positions, one prompt.
+        positions: Where it was read.
         variants: What would be edited.
         readers: What is read.
         values: For each reader the estimates, [variant, pos, reader].
@@ -32,10 +37,10 @@ def estimates_frame(
     for reader, estimate in zip(readers, values, strict=True):
         before = observe(clean, reader)
         for number, variant in enumerate(variants):
-            for place in range(clean.stream.shape[1]):
-                token = token_columns(clean, place)
+            for place, position in enumerate(positions):
+                token = token_columns(clean, position)
                 for k, name in enumerate(reader.rows):
-                    value = float("nan") if before is None else float(before[0, place, k])
+                    value = float("nan") if before is None else float(before[0, position, k])
                     found = {"clean": value, "estimate": float(estimate[number, place, k])}
                     rows.append({"variant": variant, **token, "reader": name, "unit": reader.unit, **found})
     frame = _typed("estimates", rows)
@@ -71,10 +76,6 @@ def rank_correlation_frame(estimates: pd.DataFrame, effects: pd.DataFrame) -> pd
             }
         )
     return _typed("rank_correlation", rows)
-
-
-def _sides(estimates: pd.DataFrame, effects: pd.DataFrame) -> list[tuple[pd.DataFrame, str]]:
-    return [(estimates, "estimate"), (effects, "total")]
 
 
 def lesion_frame(rows: Sequence[Mapping[str, Any]], attrs: Mapping[str, Any]) -> pd.DataFrame:

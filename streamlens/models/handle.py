@@ -254,9 +254,12 @@ class ModelHandle:
         shared = {id(t): t for t in [*self.model.parameters(), *self.model.buffers()]}
         twin = copy.deepcopy(self.model, shared)
         try:
-            return TransformerBridge.boot_transformers(self.name, hf_model=twin, tokenizer=self.tokenizer)
+            tokenizer = self.tokenizer or tokens.numbers_as_words(self.token_rows)
+            return TransformerBridge.boot_transformers(self.name, hf_model=twin, tokenizer=tokenizer)
         except Exception as error:  # whatever transformer-lens raises for an architecture it does not know
-            raise ModelError(f"transformer-lens cannot boot a bridge on {self.name}: {error}") from error
+            raise ModelError(
+                f"transformer-lens cannot boot a bridge on {self.name}: {str(error).splitlines()[0]}"
+            ) from error
 
     def __repr__(self) -> str:
         w = self.wiring

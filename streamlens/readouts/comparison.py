@@ -144,7 +144,7 @@ class Comparison:
         return comparison_effects_frame(self)
 
     def headline(self, reader: Reader | str | None = None, *, top: int = 3) -> str:
-        """*logit( river) - logit( money): 3.74 - -6.25 = 9.99 logits. Most by L27.attn +1.90, ...* First row only."""
+        """*logit(·river) - logit(·money): 3.74 - -6.25 = 9.99 logits. Most by L27.attn +1.90, ...* First row only."""
         reading = self.reading(self.readers[0] if reader is None else reader)
         given = reading.writes[:, 0]
         largest = given.abs().argsort(descending=True)[:top].tolist()

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 
@@ -63,7 +64,7 @@ class Reader:
     """A linear reader of the residual stream.
 
     Attributes:
-        name: For titles: `logit( river) - logit( money)`.
+        name: For titles: `logit(·river) - logit(·money)`.
         rows: A name for each row of the matrix.
         unit: "logits", or whatever the direction measures.
         matrix: [reader, d_model], in float64.
@@ -93,7 +94,7 @@ class Reader:
             ModelError: The model has no linear head.
         """
         ids = _ids(model, tokens)
-        names = tuple(f"logit({text})" for text in model.token_texts(ids))
+        names = tuple(f"logit({display_token(text)})" for text in model.token_texts(ids))
         return cls._of_tokens(model, ids, torch.eye(len(ids), dtype=torch.float64), names, ", ".join(names))
 
     @classmethod
@@ -107,7 +108,7 @@ class Reader:
         ids = _ids(model, [token, against])
         if ids[0] == ids[1]:
             raise InputError(f"A difference needs two tokens; got {token!r} twice.")
-        a, b = model.token_texts(ids)
+        a, b = map(display_token, model.token_texts(ids))
         name = f"logit({a}) - logit({b})"
         return cls._of_tokens(model, ids, torch.tensor([[1.0, -1.0]], dtype=torch.float64), (name,), name)
 

@@ -31,7 +31,7 @@ def answer(run, loaded, bank: str):
 def test_the_known_values(answer) -> None:
     found = answer(*READ)
     assert (found["position"], found["token"], found["token_id"]) == (9, " bank", 5461)
-    assert found["reader"] == {"name": "logit( river) - logit( money)", "unit": "logits"}
+    assert found["reader"] == {"name": "logit(·river) - logit(·money)", "unit": "logits"}
     assert found["value"] == pytest.approx(3.742, abs=5e-4)
     sizes = {part["component"]: part["contribution"] for part in found["parts"]}
     largest = sorted(sizes, key=lambda name: -abs(sizes[name]))[:4]
