@@ -1,4 +1,4 @@
-"""The command line: `streamlens decompose`, `lens`, `check`, `models`, `doctor`.
+"""The command line: `streamlens decompose`, `lens`, `sources`, `check`, `models`, `doctor`.
 
 1. `COMMANDS` lists them with their help; a command's module is imported when it is run or asked for its own
    help. No module of this folder imports more than click when it is loaded, so `--help` costs no torch.
@@ -29,6 +29,7 @@ COMMANDS = {
         "What each part of the model wrote, and what it says for a token.",
     ),
     "lens": ("streamlens.cli.lens", "The likely next tokens after every sublayer (logit lens)."),
+    "sources": ("streamlens.cli.sources", "From which words each attention head wrote into a token."),
     "check": ("streamlens.cli.check", "Prove that a model's books close: wiring, sums, logits."),
     "models": ("streamlens.cli.models", "The models that have a name, and fetching them."),
     "doctor": ("streamlens.cli.doctor", "What is installed here, what is missing, and how to mend it."),

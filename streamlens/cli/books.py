@@ -36,6 +36,15 @@ class Entry:
         return [(row, p) for row, p in enumerate(indices) if self.position in (None, p)]
 
 
+@dataclass(frozen=True)
+class Split:
+    """Into what writes are split: the level, which of them, and how many neurons get a row of their own."""
+
+    level: str
+    sites: tuple[str, ...] | None
+    top: int
+
+
 def entry(
     model: Any,
     prompt: str,
@@ -45,6 +54,7 @@ def entry(
     bos: bool,
     whole: bool,
     logits: bool = False,
+    split: Split | None = None,
 ) -> Entry:
     """Runs one prompt.
 
@@ -56,6 +66,7 @@ def entry(
         bos: Put the BOS token in front.
         whole: Keep all positions even if one is asked for.
         logits: Keep the model's own logits even without a reader.
+        split: A finer level; None for whole writes.
 
     Raises:
         InputError: The token is absent or ambiguous; the tokens are listed.
@@ -73,6 +84,10 @@ def entry(
         prepend_bos=bos,
         positions=None if whole or position is None else [position],
         keep_logits=logits or reader is not None,
+        level="sublayer" if split is None else split.level,
+        sites=None if split is None else split.sites,
+        top=split.top if split is not None and split.level == "neuron" else None,
+        along=reader if split is not None and split.level == "neuron" else None,
     )
     return Entry(
         prompt=prompt,
@@ -126,6 +141,8 @@ def _closure(found: Entry, row: int | None = None) -> dict[str, Any]:
     """How well the books close: at one row, or the worst of all."""
     at = slice(None) if row is None else row
     closure = {"in_order": found.ledger.in_order, "relative": float(found.ledger.closure[0, at].max())}
+    if found.ledger.split_error:
+        closure["parts"] = max(found.ledger.split_error.values())
     if found.readout is not None:
         closure["readout"] = float(found.readout.closure[0, at].max())
     return closure

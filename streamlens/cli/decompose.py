@@ -22,6 +22,16 @@ from streamlens.errors import InputError, ModelError
 @click.option("--for", "wanted", metavar="TOKEN", help="The next token whose logit is read, with its space.")
 @click.option("--against", metavar="TOKEN", help="Subtract this token's logit.")
 @click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Parts that get a row.")
+@click.option(
+    "--level",
+    type=click.Choice(["sublayer", "head", "neuron", "source"]),
+    default="sublayer",
+    show_default=True,
+    help="Split attention writes into heads (or heads by source token), or MLP writes into neurons.",
+)
+@click.option(
+    "--site", "sites", metavar="LABEL", multiple=True, help="Split only this write, e.g. L9.attn. Repeatable."
+)
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page with plots.")
 @model_options()
 @output_options
@@ -32,6 +42,8 @@ def command(
     wanted: str | None,
     against: str | None,
     top: int,
+    level: str,
+    sites: tuple[str, ...],
     html: Path | None,
     choice: ModelChoice,
     out: Output,
@@ -46,15 +58,17 @@ def command(
     """
     prompts = read_prompts(prompt, column=column)
     _check(prompts, wanted, against, html)
+    if sites and level == "sublayer":
+        raise click.UsageError("--site chooses what --level splits; give --level head.", click.get_current_context())
 
     from streamlens.cli.each import each, load_model
     from streamlens.cli.output import Result, emit, note
 
     model = load_model(choice, quiet=out.quiet)
-    from streamlens.cli.books import entry, frame, payload
+    from streamlens.cli.books import Split, entry, frame, payload
     from streamlens.cli.tables import show
 
-    reader = _reader(model, wanted, against)
+    reader = reader_of(model, wanted, against)
 
     def work(number: int, given: Prompt) -> Any:
         found = entry(
@@ -64,6 +78,7 @@ def command(
             reader=reader,
             bos=choice.prepend_bos,
             whole=html is not None,
+            split=None if level == "sublayer" else Split(level, sites or None, top),
         )
         if html is not None:
             from streamlens.cli.page import write
@@ -97,7 +112,12 @@ def _check(prompts: list[Prompt], wanted: str | None, against: str | None, html:
             raise InputError(f"--html shows one prompt; got {len(prompts)}.", hint="Make one page for each.")
 
 
-def _reader(model: Any, wanted: str | None, against: str | None) -> Any:
+def reader_of(model: Any, wanted: str | None, against: str | None) -> Any:
+    """The reader of `--for` and `--against`; None without them.
+
+    Raises:
+        ModelError: The model has no linear head.
+    """
     from streamlens.readouts.reader import Reader
 
     if wanted is None:

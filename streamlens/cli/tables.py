@@ -58,9 +58,9 @@ def _show_contributions(console: Any, found: Any, place: Mapping[str, Any], top:
         rows.append((f"other ({len(rest)})", sum(part["contribution"] for part in rest)))
     rows += [(part["component"], part["contribution"]) for part in closing]
     largest = max(abs(size) for _, size in rows)
-    made = terminal.table("component", (found.readout.reader.unit, "right"), *_bar_column(console))
+    made = terminal.table("component", (found.readout.reader.unit, "right"), *bar_column(console))
     for label, size in rows:
-        made.add_row(terminal.text(label), terminal.signed(size), *_bars(console, size, largest))
+        made.add_row(terminal.text(label), terminal.signed(size), *bars(console, size, largest))
     made.add_section()
     made.add_row("sum", terminal.text(terminal.signed(place["sum"]), "bold"))
     made.add_row("the model's own value", terminal.text(terminal.signed(place["value"]), "bold"))
@@ -71,14 +71,12 @@ def _show_writes(console: Any, found: Any, place: Mapping[str, Any], top: int) -
     _heading(console, found, place, f"Writes to a stream of norm {place['norm']:,.4g}")
     *writes, rounding = place["parts"]
     writes.sort(key=lambda part: -abs(part["share"]))
-    made = terminal.table(
-        "component", ("norm", "right"), ("share", "right"), ("cosine", "right"), *_bar_column(console)
-    )
+    made = terminal.table("component", ("norm", "right"), ("share", "right"), ("cosine", "right"), *bar_column(console))
     largest = max(abs(part["share"]) for part in writes)
 
     def add(label: str, share: float, norm: str, cosine: str) -> None:
-        bars = _bars(console, share, largest)
-        made.add_row(terminal.text(label), norm, terminal.signed(share), cosine, *bars)
+        drawn = bars(console, share, largest)
+        made.add_row(terminal.text(label), norm, terminal.signed(share), cosine, *drawn)
 
     for part in writes[:top]:
         add(
@@ -114,9 +112,11 @@ def _show_all(console: Any, found: Any, places: Sequence[Mapping[str, Any]], top
     console.print(made, "")
 
 
-def _bar_column(console: Any) -> list[str]:
+def bar_column(console: Any) -> list[str]:
+    """A column for bars, where a terminal can show them."""
     return [""] if console.is_terminal else []
 
 
-def _bars(console: Any, size: float, largest: float) -> list[Any]:
+def bars(console: Any, size: float, largest: float) -> list[Any]:
+    """A row's bar, where a terminal can show it."""
     return [terminal.bar(size, largest)] if console.is_terminal else []
