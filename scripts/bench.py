@@ -2,6 +2,7 @@
 
 python scripts/bench.py capture --tokens 10,128,512 --json capture.json
 python scripts/bench.py memory --tokens 2000
+python scripts/bench.py sweep --json sweep.json
 """
 
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from typing import Any
 
 import click
 import torch
+from benchmarks import capture, memory, subject, sweep, table
 
 import streamlens
-from benchmarks import capture, memory, subject, table
+
+SHARE = "Of the loop every so many-th run is timed and the time multiplied; 1 times all."
 
 
 def common(command: Callable[..., None]) -> Callable[..., None]:
@@ -56,6 +59,31 @@ def memory_command(tokens: int, model: str, dtype: str, threads: int | None, jso
     setting, rows = memory.measure(model, dtype, tokens, threads)
     title = "Memory: resident bytes over those of the loaded model; writes and logits: what was asked for takes"
     report("memory", title, setting, memory.COLUMNS, rows, memory.cells, json_path)
+
+
+@main.command("sweep")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1))
+@click.option("--share", default=6, show_default=True, type=click.IntRange(min=1), help=SHARE)
+@click.option("--only", help="Parts whose name starts so: sublayers, heads, 'sublayers, every'.")
+@common
+def sweep_command(
+    rounds: int, share: int, only: str | None, model: str, dtype: str, threads: int | None, json_path: Path | None
+) -> None:
+    """Time and memory of switching every branch off, beside a loop of transformer-lens' run_with_hooks."""
+    if threads:
+        torch.set_num_threads(threads)
+    handle = streamlens.load(model, dtype=dtype)
+    parts = [part for part in sweep.PARTS if part.name.startswith(only or "")]
+    rows = sweep.measure(handle, parts, rounds, share, dtype)
+    title = "Sweeps: medians with quartiles; ratios taken within each round; ours with the clean run and all results"
+    report("sweep", title, subject.setting(handle), sweep.COLUMNS, rows, sweep.cells, json_path)
+
+
+@main.command("heads")
+@click.pass_context
+def heads_command(context: click.Context) -> None:
+    """The heads' part of `sweep`."""
+    context.invoke(sweep_command, rounds=5, share=6, only="heads", model="smollm2-135m", dtype="float32")
 
 
 def report(

@@ -31,6 +31,7 @@ import transformers  # noqa: E402
 
 import zoo  # noqa: E402
 import zoo_books  # noqa: E402
+import zoo_bridge  # noqa: E402
 from closeness import relative  # noqa: E402
 
 #: seconds for one model in transformer-lens, the first with its import
@@ -53,8 +54,8 @@ transformer-lens {lens}. Every model is tiny and random, with gains, biases and 
 
 `sum`: the writes, summed in float64, against the final stream. `in order`: whether the same writes, added in the
 model's order and precision, give the stream to the last bit. `mid-stream`: the same sum after every single write; the
-worst is shown. `logits`: four logits from their parts, against a plain forward. `heads`, `sources`, `neurons`: the parts
-of a write against the write. An encoder-decoder has two lines, one for each of its streams.
+worst is shown. `logits`: four logits from their parts, against a plain forward. `heads`, `sources`, `neurons`: the
+parts of a write against the write. An encoder-decoder has two lines, one for each of its streams.
 
 `transformer-lens`: the sum of `cache.decompose_resid()` against the final stream of the model, for the bridge that
 `TransformerBridge.boot_transformers` makes of the same weights with eager attention. "no adapter": it knows no such
@@ -174,7 +175,7 @@ def _answer() -> None:
     """The worker: reads names from standard input, and writes one answer a line."""
     names = sys.stdin.read().split()
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = _tokenizer(folder)
+        tokenizer = zoo_bridge.tokenizer(folder)
         for name in names:
             started = time.monotonic()
             answer = _lens(zoo.BY_NAME[name], tokenizer)
@@ -182,29 +183,14 @@ def _answer() -> None:
             print("answer " + json.dumps([name, answer]), flush=True)
 
 
-def _tokenizer(folder: str) -> transformers.PreTrainedTokenizerBase:
-    """One word per id; from a folder, since the bridge loads it a second time by its name."""
-    from tokenizers import Tokenizer, models
-
-    words = {f"w{i}": i for i in range(99)}
-    special = {"unk_token": "w3", "pad_token": "w0", "bos_token": "w1", "eos_token": "w2"}
-    model = Tokenizer(models.WordLevel(words, unk_token="w3"))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=model, **special).save_pretrained(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
-
-
 def _lens(entry: zoo.Entry, tokenizer: transformers.PreTrainedTokenizerBase) -> str:
     """The relative error of transformer-lens' sum; "no adapter", or "raises" and what it raised."""
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model = zoo.build(entry)
-    model.config.architectures = [type(model).__name__]
     given = zoo.inputs(entry)
     ids = given.pop("input_ids")
     if "decoder_input_ids" in given:
         given = {"decoder_input": given["decoder_input_ids"]}
     try:
-        bridge = TransformerBridge.boot_transformers("tiny", hf_model=model, tokenizer=tokenizer)
+        bridge = zoo_bridge.boot(entry, tokenizer)
         with torch.no_grad():
             _, cache = bridge.run_with_cache(ids, **given)
         total = cache.decompose_resid().sum(0)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A
     from streamlens.errors import StreamlensError
     from streamlens.experiments.ablate import ablate, sweep
     from streamlens.hooks.capture import decompose
-    from streamlens.hooks.replay import clean_run, replay
+    from streamlens.hooks.clean import clean_run
+    from streamlens.hooks.replay import replay
     from streamlens.ledger import Ledger
     from streamlens.models.load import load
     from streamlens.readouts.ablation import AblationLedger
@@ -64,7 +65,7 @@ _HOME = {
     "ablate": "streamlens.experiments.ablate",
     "sweep": "streamlens.experiments.ablate",
     "replay": "streamlens.hooks.replay",
-    "clean_run": "streamlens.hooks.replay",
+    "clean_run": "streamlens.hooks.clean",
     "AblationLedger": "streamlens.readouts.ablation",
     "plots": "streamlens.plots",
 }

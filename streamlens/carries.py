@@ -23,7 +23,6 @@ from torch import Tensor
 
 from streamlens.axes import PerToken, Stream, Writes
 
-
 #: how many float64 numbers `total` makes at a time: 2 MB, which stay in a cache
 AT_ONCE = 1 << 18
 
@@ -123,11 +122,12 @@ def walk(
         For each step: its number, the step, the stream before it (None at the start) and after it.
     """
     before: Tensor | None = None
+    rows = writes.unbind()
     for number, step in enumerate(program):
         if isinstance(step, Add):
-            after = writes[step.writes[0]]
+            after = rows[step.writes[0]]
             for row in step.writes[1:]:
-                after = after + writes[row]
+                after = after + rows[row]
             after = after if step.factor == 1.0 else after * step.factor
             after = after if before is None else before + after
         else:

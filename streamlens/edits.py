@@ -9,7 +9,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -38,6 +38,7 @@ _NEEDS = {
 _TEXT = re.compile(r"(?P<site>[^<@=]+)(?:<(?P<source>[^@=]+))?(?:@(?P<position>[^=]+))?(?:=(?P<how>.+))?$")
 
 
+@runtime_checkable
 class HasMatrix(Protocol):
     """What a projection needs of a reader."""
 

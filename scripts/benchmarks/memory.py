@@ -60,11 +60,11 @@ def _one(what: str, model: str, dtype: str, tokens: int, threads: int | None) ->
     call(WARM_TOKENS)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     result = call(tokens)
-    peak = _resident("VmHWM") - before
+    peak = resident("VmHWM") - before
     gc.collect()
-    kept = _resident("VmRSS") - before
+    kept = resident("VmRSS") - before
     del result
     return setting(handle), row | {"peak": peak, "kept": kept, **_asked(handle, what, tokens)}
 
@@ -94,7 +94,7 @@ def _asked(handle: Any, what: str, tokens: int) -> dict[str, int]:
     return {"writes": writes, "logits": logits if options.get("keep_logits", True) and handle.wiring.head else 0}
 
 
-def _resident(name: str) -> int:
+def resident(name: str) -> int:
     """A line of the kernel's account of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):

@@ -1,4 +1,4 @@
-"""The command line: `streamlens decompose`, `lens`, `sources`, `check`, `models`, `doctor`.
+"""The command line: `streamlens decompose`, `ablate`, `sweep`, `lens`, `sources`, `check`, `models`, `doctor`.
 
 1. `COMMANDS` lists them with their help; a command's module is imported when it is run or asked for its own
    help. No module of this folder imports more than click when it is loaded, so `--help` costs no torch.
@@ -30,6 +30,7 @@ COMMANDS = {
     ),
     "lens": ("streamlens.cli.lens", "The likely next tokens after every sublayer (logit lens)."),
     "sources": ("streamlens.cli.sources", "From which words each attention head wrote into a token."),
+    "ablate": ("streamlens.cli.ablate", "Switch parts off: what changes, split into parts that sum."),
     "check": ("streamlens.cli.check", "Prove that a model's books close: wiring, sums, logits."),
     "models": ("streamlens.cli.models", "The models that have a name, and fetching them."),
     "doctor": ("streamlens.cli.doctor", "What is installed here, what is missing, and how to mend it."),

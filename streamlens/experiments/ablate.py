@@ -3,18 +3,21 @@
 1. `ablate` makes one set of edits and returns its ledger.
 2. `sweep` makes one edit after another, in batches that reuse the clean run, and returns all effects and the matrix of
    which write responded to which edit.
-3. `freeze` holds later writes, or attention patterns, at their clean values: path patching. With every later write
+3. With `estimate="gradient"` the sweep is not run: its effects are estimated from one backward (`estimates.py`).
+4. `freeze` holds later writes, or attention patterns, at their clean values: path patching. With every later write
    frozen the indirect part is 0.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from streamlens.edits import Edit, as_edits
 from streamlens.errors import InputError
+from streamlens.experiments.estimates import Estimates, estimate_effects
+from streamlens.hooks.clean import Clean, start_run
 from streamlens.hooks.prompts import Positions, Prompt
-from streamlens.hooks.replay import Clean, clean_run, run_variants
+from streamlens.hooks.variants import run_variants
 from streamlens.models.handle import ModelHandle
 from streamlens.models.wiring import Projection
 from streamlens.readouts.ablation import AblationLedger
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Freeze = str | Sequence[str] | None
+Over = str | Sequence[str | Edit | Sequence[str | Edit]]
 
 
 def ablate(
@@ -54,7 +58,7 @@ def ablate(
     Cost: one clean forward, and one over the positions from the first edited one on.
     """
     wanted = as_edits(edits)
-    clean = prompt if isinstance(prompt, Clean) else clean_run(model, prompt, **forward_kwargs)
+    clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, **forward_kwargs)
     (batch,) = run_variants(clean, [wanted], positions=position, freeze=freeze)
     return AblationLedger(
         clean=batch.clean,
@@ -99,19 +103,39 @@ class Sweep:
         return f"Sweep({len(self.variants)} variants, {len(self.parts)} batches)"
 
 
+@overload
+def sweep(
+    model: ModelHandle, prompt: Prompt | Clean, *, estimate: Literal["gradient"], **options: Any
+) -> Estimates: ...
+@overload
 def sweep(
     model: ModelHandle,
     prompt: Prompt | Clean,
     *,
-    over: str | Sequence[str | Edit | Sequence[str | Edit]] = "sublayers",
+    over: Over = "sublayers",
     position: Positions = None,
     method: str = "zero",
     readers: Reader | Sequence[Reader] = (),
     read_at: Positions = None,
     freeze: Freeze = None,
+    estimate: None = None,
     progress: Callable[[int, int], None] | None = None,
     **forward_kwargs: Any,
-) -> Sweep:
+) -> Sweep: ...
+def sweep(
+    model: ModelHandle,
+    prompt: Prompt | Clean,
+    *,
+    over: Over = "sublayers",
+    position: Positions = None,
+    method: str = "zero",
+    readers: Reader | Sequence[Reader] = (),
+    read_at: Positions = None,
+    freeze: Freeze = None,
+    estimate: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **forward_kwargs: Any,
+) -> Sweep | Estimates:
     """Edits one thing at a time. Signs: ablated - clean.
 
     Args:
@@ -123,6 +147,7 @@ def sweep(
         readers: What to read.
         read_at: Where to read; by default where the edits act, or the last position if they act everywhere.
         freeze: As for `ablate`.
+        estimate: "gradient" for first-order estimates of the effects instead of the runs: attribution patching.
         progress: Called with (done, total) after each batch.
         **forward_kwargs: As for `decompose`.
 
@@ -130,11 +155,18 @@ def sweep(
         InputError: Nothing to sweep over, or an edit, reader or position that does not fit.
 
     Cost: one clean forward, and the variants' positions from the first edited one on, batched: 60 sublayers of the
-    default model at the last of 10 tokens cost about 3 bare forwards (`scripts/bench.py sweep`).
+    default model at the last of 10 tokens cost about 3 bare forwards (`scripts/bench.py sweep`). Estimates cost one
+    forward that keeps its activations, and one backward per reader row and position.
     """
-    clean = prompt if isinstance(prompt, Clean) else clean_run(model, prompt, **forward_kwargs)
+    if estimate not in (None, "gradient"):
+        raise InputError(f'An estimate is "gradient", or None for the exact sweep; got {estimate!r}.')
+    if estimate and freeze is not None:
+        raise InputError("An estimate holds nothing at its clean value.", hint="Leave freeze= out, or sweep exactly.")
+    clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, **forward_kwargs)
     variants = _variants(model, clean, over, position, method)
     where = read_at if read_at is not None else position if position is not None else -1
+    if estimate:
+        return estimate_effects(clean, variants, readers=_readers(readers), positions=where)
     names = tuple(" + ".join(edit.label for edit in edits) for edits in variants)
     parts: list[AblationLedger] = []
     for batch in run_variants(clean, variants, positions=where, freeze=freeze):
@@ -158,7 +190,7 @@ def sweep(
 def _variants(
     model: ModelHandle,
     clean: Clean,
-    over: str | Sequence[str | Edit | Sequence[str | Edit]],
+    over: Over,
     position: Positions,
     method: str,
 ) -> list[list[Edit]]:

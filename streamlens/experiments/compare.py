@@ -16,9 +16,9 @@ from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.experiments.ablate import Freeze, Sweep, sweep
 from streamlens.hooks.capture import decompose
+from streamlens.hooks.clean import clean_run
 from streamlens.hooks.donor import donated
 from streamlens.hooks.prompts import Prompt, batch_for
-from streamlens.hooks.replay import clean_run
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode, find_position
 from streamlens.readouts.comparison import Comparison, compare_ledgers

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from streamlens.edits import Edit
 from streamlens.errors import InputError
+from streamlens.hooks.clean import Clean
 from streamlens.hooks.gradient import graph_of
 from streamlens.hooks.prompts import Positions, kept_positions
-from streamlens.hooks.replay import Clean
 from streamlens.hooks.resolve import resolve
 from streamlens.ledger import Ledger
 from streamlens.readouts.reader import Reader
@@ -58,7 +58,7 @@ class Estimates:
         return f"Estimates({len(self.variants)} variants, {len(self.readers)} readers; first order)"
 
 
-def estimate(
+def estimate_effects(
     clean: Clean,
     variants: Sequence[Sequence[Edit]],
     *,

@@ -16,55 +16,60 @@ from streamlens.frames.schemas import CHANGES, SCHEMAS
 from streamlens.ledger import Ledger
 from streamlens.readouts.ablation import AblationLedger
 from streamlens.readouts.attribution import observe, read
-from streamlens.readouts.effects import cosine, kl_divergence
+from streamlens.readouts.effects import cosine
 from streamlens.readouts.reader import Reader
 
 
 def effects_frame(parts: Sequence[AblationLedger]) -> pd.DataFrame:
     """One row per (variant, reader row, position); columns: `SCHEMAS["effects"]`."""
-    rows = [row for part in parts for row in _effect_rows(part)]
     schema = SCHEMAS["effects"]
-    frame = pd.DataFrame(rows, columns=list(schema)).astype({name: kind for name, (kind, _) in schema.items()})
-    order = [variant for part in parts for variant in part.variants]
-    frame["variant"] = pd.Categorical(frame["variant"], list(dict.fromkeys(order)), ordered=True)
+    empty = {name: np.zeros(0, dtype=object) for name in schema}
+    blocks = [_effects_of(part, reader) for part in parts for reader in part.readers] or [empty]
+    columns = {name: np.concatenate([block[name] for block in blocks]) for name in schema}
+    order = list(dict.fromkeys(variant for part in parts for variant in part.variants))
+    codes = {variant: code for code, variant in enumerate(order)}
+    frame = pd.DataFrame({name: values for name, values in columns.items() if name != "variant"})
+    frame = frame.astype({name: kind for name, (kind, _) in schema.items() if name != "variant"})
+    frame.insert(0, "variant", pd.Categorical.from_codes([codes[v] for v in columns["variant"]], order, ordered=True))
     frame.attrs.update(attributes(parts[0].clean), reused=all(part.reused for part in parts))
     return frame
-
-
-def _effect_rows(part: AblationLedger) -> list[dict[str, Any]]:
-    clean, ablated = part.clean, part.ablated
-    divergence = kl_divergence(clean, ablated)
-    tops = [None if ledger.logits is None else ledger.logits.argmax(-1) for ledger in (clean, ablated)]
-    rows = []
-    for reader in part.readers:
-        effect = part.effect_of(reader)
-        before = observe(clean, reader)
-        for variant, name in enumerate(part.variants):
-            for place in range(clean.stream.shape[1]):
-                token = token_columns(clean, place)
-                for k, row in enumerate(reader.rows):
-                    at = (variant, place, k)
-                    rows.append(
-                        {
-                            "variant": name,
-                            **token,
-                            "reader": row,
-                            "unit": reader.unit,
-                            "clean": float("nan") if before is None else float(before[0, place, k]),
-                            **{n: float(getattr(effect, n)[at]) for n in _EFFECTS},
-                            "kl": float(divergence[variant, place]),
-                            "top_before": _text(part, tops[0], 0, place),
-                            "top_after": _text(part, tops[1], variant, place),
-                        }
-                    )
-    return rows
 
 
 _EFFECTS = ("direct", "indirect", "rescale", "carry", "softcap", "total", "observed", "closure", "self_repair")
 
 
+def _effects_of(part: AblationLedger, reader: Reader) -> dict[str, np.ndarray]:
+    """The columns of one reader: variants, then positions, then the reader's rows."""
+    clean, ablated = part.clean, part.ablated
+    runs, places, k = len(part.variants), clean.stream.shape[1], len(reader.rows)
+    effect, before = part.effect_of(reader), observe(clean, reader)
+
+    tokens = [token_columns(clean, place) for place in range(places)]
+
+    def each(per_place: Sequence[Any]) -> np.ndarray:
+        return np.tile(np.repeat(np.array(per_place, dtype=object), k), runs)
+
+    def all_of(value: Tensor | None) -> np.ndarray:
+        if value is None:
+            return np.full(runs * places * k, np.nan)
+        return value.expand(runs, places, k).cpu().numpy().reshape(-1)
+
+    texts_before, texts_after = _predictions(part, clean), _predictions(part, ablated)
+    return {
+        "variant": np.repeat(np.array(part.variants, dtype=object), places * k),
+        **{name: each([token[name] for token in tokens]) for name in tokens[0]},
+        "reader": np.tile(np.array(reader.rows, dtype=object), runs * places),
+        "unit": np.full(runs * places * k, reader.unit, dtype=object),
+        "clean": all_of(before),
+        **{name: all_of(getattr(effect, name)) for name in _EFFECTS},
+        "kl": all_of(part.divergence[..., None]),
+        "top_before": each(texts_before),
+        "top_after": np.repeat(np.array(texts_after, dtype=object), k),
+    }
+
+
 def token_columns(ledger: Ledger, place: int) -> dict[str, Any]:
-    """The columns that say which token a row of the first prompt is about."""
+    """The columns that name the token at a kept position of a ledger's first prompt."""
     return {
         "prompt_id": 0,
         "position": int(ledger.indices[0, place]),
@@ -75,8 +80,11 @@ def token_columns(ledger: Ledger, place: int) -> dict[str, Any]:
     }
 
 
-def _text(part: AblationLedger, top: Tensor | None, variant: int, place: int) -> str:
-    return "" if top is None else part.text_of(int(top[variant, place]))
+def _predictions(part: AblationLedger, ledger: Ledger) -> list[str]:
+    """The most likely next token at each (variant, position); "" without logits."""
+    if ledger.logits is None:
+        return [""] * (ledger.stream.shape[0] * ledger.stream.shape[1])
+    return list(part.vocabulary(ledger.logits.argmax(-1).flatten().tolist()))
 
 
 def ablation_frame(part: AblationLedger) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from streamlens.sites import Site
 
 
 def comparison_frame(comparison: Comparison) -> pd.DataFrame:
-    """One row per write, then `rounding`, `rescale` and `softcap`; columns: `SCHEMAS["comparison"]`, then one per reader.
+    """One row per write, then `rounding`, `rescale` and `softcap`; columns: `SCHEMAS["comparison"]`, one per reader.
 
     The reader columns are named `difference: NAME`; each sums to that reader's whole difference.
     """

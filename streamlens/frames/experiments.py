@@ -57,14 +57,13 @@ def rank_correlation_frame(estimates: pd.DataFrame, effects: pd.DataFrame) -> pd
         effects: A frame of `SCHEMAS["effects"]`; only variants that stand in both count.
     """
     keys = ["variant", "position", "reader"]
-    pairs = (
-        frame[[*keys, name]].astype(dict.fromkeys(["variant", "reader"], str))
-        for frame, name in _sides(estimates, effects)
-    )
-    both = pd.merge(*pairs, on=keys)
+    text = dict.fromkeys(["variant", "reader"], "str")  # the categories of two sweeps need not be the same
+    guesses, truths = estimates[[*keys, "estimate"]].astype(text), effects[[*keys, "total"]].astype(text)
+    both = guesses.merge(truths, on=keys)
     rows = []
-    for (reader, position), group in both.groupby(["reader", "position"], sort=False):
-        guess, exact = group["estimate"], group["total"]
+    for key, group in both.groupby(["reader", "position"], sort=False):
+        reader, position = key if isinstance(key, tuple) else (key, 0)
+        guess, exact = pd.Series(group["estimate"]), pd.Series(group["total"])
         rows.append(
             {
                 "reader": reader,

@@ -91,6 +91,7 @@ def decompose(
     wiring = model.wiring_of(stream)
     splits = levels.plan(model, wiring, level, sites)
     batch = batch_for(model, wiring, encoded, positions, forward_kwargs)
+    levels.require_room(splits, level, batch, wiring, top=top)
     with recorded_attention(model.model) if level == "source" else nullcontext({}) as attended:
         ledger = capture(
             model,
@@ -177,7 +178,7 @@ def capture(
             prompts=prompts,
             context=context,
             encoder_context=_context(model, batch, "input_ids") if wiring.stream == "decoder" else (),
-            provenance=provenance,
+            provenance={**provenance, "stream": wiring.stream},
         )
         _require_closure(ledger, exact=wiring.exact)
     return ledger

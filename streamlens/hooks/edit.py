@@ -11,7 +11,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,100 +19,110 @@ from torch import Tensor, nn
 
 from streamlens.edits import Edit
 from streamlens.errors import InputError, WiringError
+from streamlens.hooks.action import Action, Change
+from streamlens.hooks.edges import attention_of, change_edges
 from streamlens.hooks.forward import Batch
-from streamlens.hooks.patterns import Attended, behind, watched_attention
+from streamlens.hooks.patterns import watched_attention
 from streamlens.hooks.scope import HookScope, stream_output, with_stream_output
 from streamlens.hooks.taps import as_stream, first_floating
 from streamlens.models.handle import ModelHandle
-from streamlens.models.wiring import Projection, Tap, Wiring
+from streamlens.models.wiring import Projection, Wiring, Write
 from streamlens.sites import Site, find
-
-Change = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Action:
-    """One change, ready to be made.
+class Place:
+    """What an edit names, looked up in a model.
 
     Attributes:
-        row: The write it belongs to.
-        tap: Where it acts; the input side for heads and neurons.
-        rows: The prompts of the run it acts on, one per position.
-        positions: The run's positions it acts on.
-        columns: For a head or neuron: which columns of the projection's input.
-        scale: The write's multiplier: the change speaks of the write, not of the module's output.
-        change: From what is there, [n, width], to what shall be there.
-        source: For an attention edge: the source position; then `columns` are the head's and `change` gives the
-            factor.
-        head: For an attention edge: the head.
+        row: The row of its write.
+        site: The write, or its head or neuron.
+        write: The write.
+        maker: For a head or neuron: the projection that makes the write of it.
     """
 
     row: int
-    tap: Tap
-    rows: Tensor
-    positions: Tensor
-    columns: slice | None = None
-    scale: float = 1.0
-    change: Change
-    source: int | None = None
-    head: int | None = None
+    site: Site
+    write: Write
+    maker: Projection | None = None
 
-    def at(self, *, row: int, start: int) -> "Action":
-        """The same action on another prompt of a batch whose run begins at position `start`."""
-        return Action(**{**vars(self), "rows": torch.full_like(self.rows, row), "positions": self.positions - start})
+    @property
+    def columns(self) -> slice | None:
+        """A head's or neuron's columns of the projection's input; None for a whole write."""
+        if self.maker is None:
+            return None
+        if self.site.head is None:
+            assert self.site.neuron is not None
+            return slice(self.site.neuron, self.site.neuron + 1)
+        size = self.maker.width // self.maker.heads
+        return slice(self.site.head * size, (self.site.head + 1) * size)
+
+    def attention(self, model: ModelHandle) -> str:
+        """The module in which a head attends.
+
+        Raises:
+            WiringError: Its attention cannot be read.
+        """
+        assert self.maker is not None
+        return attention_of(model, self.site, self.maker)
 
 
-def site_of(model: ModelHandle, wiring: Wiring, edit: Edit) -> tuple[int, Site]:
-    """The row of an edit's write, and the site.
+def place_of(model: ModelHandle, wiring: Wiring, edit: Edit) -> Place:
+    """The write that an edit names.
 
     Raises:
-        InputError: No such site in this model; the nearest are named.
+        InputError: No such site in this model (the nearest are named), or one that cannot be edited.
         WiringError: A head or neuron of a write that has no such parts.
     """
     site = edit.site if isinstance(edit.site, Site) else Site.parse(edit.site)
-    if not site.fine:
-        found = find(site, wiring.sites)
-        return wiring.sites.index(found), found
-    row = wiring.sites.index(find(site.sublayer, wiring.sites))
-    maker = model.projections(wiring.stream).get(row)
-    if not isinstance(maker, Projection):
-        why = maker if isinstance(maker, str) else f"{site.sublayer} has no such parts."
-        raise WiringError(why, hint=f"Edit the whole write: {site.sublayer}.")
-    count, kind = (maker.heads, "heads") if site.head is not None else (maker.width, "neurons")
-    number = site.head if site.head is not None else site.neuron
-    if number is None or not 0 <= number < count:
-        raise InputError(f"{site.sublayer} has {count} {kind}, numbered from 0; got {site.label}.")
-    return row, site
-
-
-def make_action(
-    model: ModelHandle,
-    wiring: Wiring,
-    edit: Edit,
-    change: Change,
-    *,
-    rows: Tensor,
-    positions: Tensor,
-    source: int | None,
-) -> Action:
-    """The action of an edit whose method has become a function and whose positions have become numbers."""
-    row, site = site_of(model, wiring, edit)
+    whole = site.sublayer if site.fine else site
+    row = wiring.sites.index(whole if whole in wiring.sites else find(whole, wiring.sites))
     write = wiring.writes[row]
     if not site.fine:
         if write.tap is None:
             raise InputError(f"{site} is a constant of the model, not a branch's write, and cannot be edited.")
-        return Action(row=row, tap=write.tap, rows=rows, positions=positions, scale=write.scale, change=change)
-    maker = model.projections(wiring.stream)[row]
-    assert isinstance(maker, Projection)
-    if site.head is not None:
-        size = maker.width // maker.heads
-        columns = slice(site.head * size, (site.head + 1) * size)
+        if edit.source is not None:
+            raise InputError(f"An attention edge belongs to a head; {site} is a whole write.")
+        return Place(row=row, site=site, write=write)
+    maker = model.projections(wiring.stream).get(row)
+    if not isinstance(maker, Projection):
+        why = maker if isinstance(maker, str) else f"{whole} has no such parts."
+        raise WiringError(why, hint=f"Edit the whole write: {whole}.")
+    count, kind = (maker.heads, "heads") if site.head is not None else (maker.width, "neurons")
+    number = site.head if site.head is not None else site.neuron
+    if number is None or not 0 <= number < count:
+        raise InputError(f"{whole} has {count} {kind}, numbered from 0; got {site.label}.")
+    if edit.source is not None and site.head is None:
+        raise InputError(f"An attention edge belongs to a head; {site} is none.")
+    return Place(row=row, site=site, write=write, maker=maker)
+
+
+def make_action(
+    place: Place,
+    change: Change,
+    *,
+    rows: Tensor,
+    positions: Tensor,
+    source: Tensor | None = None,
+    attention: str = "",
+) -> Action:
+    """The action of an edit whose method has become a function and whose positions have become numbers."""
+    if place.maker is None:
+        assert place.write.tap is not None
+        tap, scale = place.write.tap, place.write.scale
     else:
-        assert site.neuron is not None
-        columns = slice(site.neuron, site.neuron + 1)
-    tap = Tap(module=maker.tap.module, call=maker.tap.call, side="input")
+        tap, scale = replace(place.maker.tap, side="input"), 1.0
     return Action(
-        row=row, tap=tap, rows=rows, positions=positions, columns=columns, change=change, source=source, head=site.head
+        row=place.row,
+        tap=tap,
+        rows=rows,
+        positions=positions,
+        columns=place.columns,
+        scale=scale,
+        change=change,
+        source=source,
+        head=place.site.head,
+        attention=attention,
     )
 
 
@@ -135,15 +145,8 @@ def attach_actions(model: ModelHandle, wiring: Wiring, batch: Batch, actions: Se
         if not edges:
             yield
             return
-        done: set[int] = set()
-        with watched_attention(model.model, _edge_hook(edges, done)):
+        with watched_attention(model.model, change_edges(edges)):
             yield
-        if len(done) < len(edges):
-            raise WiringError(
-                "An attention edge needs attention that goes through transformers' attention interface, and this "
-                "model's does not.",
-                hint="Edit the whole head.",
-            )
 
 
 def _output_hook(actions: Sequence[Action], wiring: Wiring, batch: Batch) -> Callable:
@@ -178,7 +181,7 @@ def _input_hook(actions: Sequence[Action], wiring: Wiring, batch: Batch) -> Call
 def _changed(tensor: Tensor, actions: Sequence[Action], wiring: Wiring, batch: Batch) -> Tensor:
     """A copy of a module's tensor with the actions made, in the module's own layout."""
     stream = as_stream(tensor, wiring, batch)
-    own = stream.shape[0] == len(tensor) or tensor.numel() == stream.numel()
+    own = tensor.numel() == stream.numel()  # else it is one row for all prompts (positions)
     copy = tensor.clone() if own else stream.clone()
     view = as_stream(copy, wiring, batch) if own else copy
     for action in actions:
@@ -191,26 +194,6 @@ def _changed(tensor: Tensor, actions: Sequence[Action], wiring: Wiring, batch: B
         else:
             view[action.rows, action.positions, columns] = after.to(view.dtype)
     return copy
-
-
-def _edge_hook(edges: Sequence[Action], done: set[int]) -> Callable:
-    def on_attention(name: str, call: int, attended: Attended, output: Tensor) -> Tensor:
-        mine = [a for a in edges if a.tap.call == call and name in behind(a.tap.module, [name])]
-        if not mine:
-            return output
-        heads = attended.pattern.shape[1]
-        new = output.clone()
-        view = new.view(*new.shape[:2], heads, -1) if new.dim() == 3 else new
-        for action in mine:
-            done.add(id(action))
-            rows, targets = action.rows, action.positions
-            weight = attended.pattern[rows, action.head, targets, action.source]
-            taken = weight[:, None] * attended.values[rows, action.head, action.source]
-            kept = action.change(taken)
-            view[rows, targets, action.head] += (kept - taken).to(view.dtype)
-        return new
-
-    return on_attention
 
 
 def changes_of(actions: Sequence[Action], shape: Sequence[int], index: Tensor) -> Tensor:

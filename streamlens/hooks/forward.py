@@ -45,11 +45,20 @@ class Batch:
     whole: bool
     run_mask: Bool[Tensor, "batch run"]
 
+    @property
+    def running(self) -> int:
+        """How many rows run through the model at this moment: all of them, unless rows join later (`join.py`)."""
+        return len(self.run_mask)
+
+    def all_rows(self, tensor: Tensor) -> Tensor:
+        """A tensor of the running rows, [row, ...], with the rows that have yet to join."""
+        return tensor
+
     def keep(self, tensor: Tensor) -> Tensor:
         """The kept positions of a tensor [batch, pos, ...] of this run."""
         if self.whole and tensor.shape[1] == self.index.shape[1]:
-            return tensor
-        return _gathered(tensor, self.index)
+            return self.all_rows(tensor)
+        return self.all_rows(_gathered(tensor, self.index[: len(tensor)]))
 
     def keep_logits(self, logits: Tensor, asked: Tensor | None) -> Tensor:
         """The kept positions of logits that were made at the positions `asked` of the run; None for all."""
@@ -57,7 +66,7 @@ class Batch:
             return self.keep(logits)
         index = torch.searchsorted(asked.cpu(), self.index)
         as_they_are = index.shape[1] == len(asked) and bool((index == torch.arange(len(asked))).all())
-        return logits if as_they_are else _gathered(logits, index)
+        return self.all_rows(logits if as_they_are else _gathered(logits, index[: len(logits)]))
 
 
 def prepare(
@@ -81,13 +90,17 @@ def prepare(
         extra: Further arguments for the forward; `token_type_ids` moves with the tokens.
         names: What the forward calls these ids and their mask.
     """
-    order = torch.argsort(~mask, dim=-1, stable=True)  # real tokens first, in their order
-    inputs: dict[str, Any] = {**extra, names[0]: ids.gather(1, order).to(device)}
-    if isinstance(inputs.get("token_type_ids"), Tensor):
-        inputs["token_type_ids"] = inputs["token_type_ids"].cpu().gather(1, order).to(device)
+    padded = not mask.all()
+    per_token = {names[0]: ids, names[1]: mask}
+    if isinstance(extra.get("token_type_ids"), Tensor):
+        per_token["token_type_ids"] = extra["token_type_ids"].cpu()
+    if padded:
+        order = torch.argsort(~mask, dim=-1, stable=True)  # real tokens first, in their order
+        per_token = {name: tensor.gather(1, order) for name, tensor in per_token.items()}
+    run_ids, run_mask = per_token[names[0]], per_token.pop(names[1])
+    inputs: dict[str, Any] = {**extra, **{name: tensor.to(device) for name, tensor in per_token.items()}}
     takes = forward_names(model)
-    run_mask = mask.gather(1, order)
-    if not mask.all() and names[1] in takes:
+    if padded and names[1] in takes:
         inputs[names[1]] = run_mask.long().to(device)
     if "use_cache" in takes:
         inputs.setdefault("use_cache", False)
@@ -97,14 +110,14 @@ def prepare(
     else:
         indices = torch.tensor([list(row) for row in kept])
         kept_mask = torch.ones_like(indices, dtype=torch.bool)
-        kept_ids = ids.gather(1, order).gather(1, indices)
+        kept_ids = run_ids.gather(1, indices)
     return Batch(
         inputs=inputs,
         index=indices.clamp_min(0),
         indices=indices,
         mask=kept_mask,
         ids=kept_ids,
-        whole=kept is None and bool(mask.all()),
+        whole=kept is None and not padded,
         run_mask=run_mask,
     )
 
@@ -129,7 +142,7 @@ def asked_logits(model: nn.Module, batch: Batch, *, wanted: bool) -> Tensor | No
         )
     if (wanted and batch.whole) or "logits_to_keep" not in forward_names(model):
         return None
-    asked = (batch.index if wanted else batch.index[:1, :1]).unique()
+    asked = batch.index.unique() if wanted else torch.zeros(1, dtype=torch.long)
     return None if len(asked) == batch.run_mask.shape[1] else asked.to(next(model.parameters()).device)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from streamlens.errors import InputError, WiringError
-from streamlens.hooks.edit import Action
+from streamlens.hooks.action import Action
 from streamlens.hooks.forward import Batch
 from streamlens.hooks.patterns import Attended, recorded_attention, watched_attention
 from streamlens.hooks.scope import quiet_eval
@@ -52,20 +52,9 @@ class Freezer:
             InputError: No such write.
             WiringError: Patterns of a model whose attention does not go through transformers' interface.
         """
-        tapped = {row for row, write in enumerate(wiring.writes) if write.tap is not None}
-        rows: set[int] = set()
-        attended: dict[str, list[Attended]] = {}
-        for name in [freeze] if isinstance(freeze, str) else freeze or []:
-            if name == "all":
-                rows |= tapped
-            elif name == "patterns":
-                attended = _attention(model, batch)
-            else:
-                row = wiring.sites.index(find(name, wiring.sites))
-                if row not in tapped:
-                    raise InputError(f"{name} is a constant of the model; it cannot move.")
-                rows.add(row)
-        return cls(model=model, wiring=wiring, clean=clean, rows=frozenset(rows), attended=attended)
+        names = [freeze] if isinstance(freeze, str) else freeze or []
+        attended = _attention(model, batch) if "patterns" in names else {}
+        return cls(model=model, wiring=wiring, clean=clean, rows=frozen_rows(wiring, freeze), attended=attended)
 
     def actions(self, edited: Sequence[set[int]], start: int) -> list[Action]:
         """Actions that hold the frozen writes in every variant that does not edit them, and in the control row."""
@@ -102,6 +91,25 @@ class Freezer:
             return made.to(output.dtype).reshape(output.shape)
 
         return watched_attention(self.model.model, attend)
+
+
+def frozen_rows(wiring: Wiring, freeze: str | Sequence[str] | None) -> frozenset[int]:
+    """The writes that `freeze=` names: labels, "all", "patterns" (which is no write) or None. Runs nothing.
+
+    Raises:
+        InputError: No such write.
+    """
+    tapped = {row for row, write in enumerate(wiring.writes) if write.tap is not None}
+    rows: set[int] = set()
+    for name in [freeze] if isinstance(freeze, str) else freeze or []:
+        if name == "all":
+            rows |= tapped
+        elif name != "patterns":
+            row = wiring.sites.index(find(name, wiring.sites))
+            if row not in tapped:
+                raise InputError(f"{name} is a constant of the model; it cannot move.")
+            rows.add(row)
+    return frozenset(rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from streamlens.errors import InputError, WiringError
-from streamlens.hooks.edit import Action
-from streamlens.hooks.prompts import Positions, Prompt, kept_positions
-from streamlens.hooks.replay import Clean, clean_run
+from streamlens.hooks.action import Action
+from streamlens.hooks.clean import Clean, clean_run
+from streamlens.hooks.prompts import Prompt, kept_positions
 from streamlens.hooks.scope import HookScope, quiet_eval, stream_output, with_stream_output
 from streamlens.hooks.taps import Listener, as_stream, attach, first_floating
 from streamlens.models.handle import ModelHandle
@@ -70,10 +70,9 @@ class Graph:
             logits = self.ends["logits"][rows, list(positions)][:, list(vocabulary.ids)]
             return logits.double() @ vocabulary.mix.to(logits.device).T
         end = self.ends["stream" if reader.norm == "none" else "normed"][rows, list(positions)]
-        if reader.matrix.shape[-1] != end.shape[-1]:
-            raise InputError(
-                f"A reader is as wide as the stream, {end.shape[-1]}; {reader.name!r} is {reader.matrix.shape[-1]} wide."
-            )
+        width = reader.matrix.shape[-1]
+        if width != end.shape[-1]:
+            raise InputError(f"A reader is as wide as the stream, {end.shape[-1]}; {reader.name!r} is {width} wide.")
         return end.double() @ reader.matrix.to(end.device).T
 
     def gradients(self, reader: Readable, positions: Sequence[int], row: int = 0) -> "Gradients":
@@ -274,8 +273,8 @@ def _input_keeper(entries: Sequence[tuple[Tap, dict[int, Tensor], int]], clean: 
 def _kept(tensor: Tensor, entries: Sequence[tuple[dict[int, Tensor], int]], clean: Clean) -> Tensor:
     """Keeps a tensor under its rows; returns what the model goes on with."""
     stream = as_stream(tensor, clean.wiring, clean.batch)
-    own = stream.shape[0] == len(tensor) or tensor.numel() == stream.numel()
-    kept = tensor if own else stream  # one tensor for all prompts would mix their gradients
+    # one tensor for all prompts (positions) would mix their gradients
+    kept = tensor if tensor.numel() == stream.numel() else stream
     if not kept.requires_grad:
         kept = kept.detach().clone().requires_grad_()
     for table, row in entries:

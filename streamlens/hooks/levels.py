@@ -14,10 +14,11 @@ from torch import Tensor
 
 from streamlens.carries import Add, Renorm, Step
 from streamlens.errors import ClosureError, InputError, WiringError
-from streamlens.hooks.split import TOLERANCE, Parts, Split, difference
+from streamlens.hooks.forward import Batch
+from streamlens.hooks.split import ROOM, TOLERANCE, Parts, Split, difference
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
-from streamlens.models.wiring import Experts, Wiring
+from streamlens.models.wiring import Experts, Projection, Wiring
 from streamlens.sites import Site, find
 
 LEVELS = ("sublayer", "head", "source", "neuron")
@@ -53,6 +54,28 @@ def plan(model: ModelHandle, wiring: Wiring, level: str, sites: Sequence[str] | 
         kinds = " or ".join(SPLITS[level])
         raise InputError(f"Level {level!r} splits {kinds} writes, and this model has none.")
     return splits
+
+
+def require_room(splits: Sequence[Split], level: str, batch: Batch, wiring: Wiring, *, top: int | None) -> None:
+    """Refuses, before the model runs, a split whose rows would not fit into `ROOM` while they are made.
+
+    Raises:
+        InputError: One write's rows at all kept positions are too many.
+    """
+    tokens, length = batch.index.numel(), batch.run_mask.shape[1]
+    for split in splits:
+        if not isinstance(split.maker, Projection):
+            continue
+        per_head = length if level == "source" else 1
+        width = split.maker.width if top is None else min(top, split.maker.width)
+        rows = width if level == "neuron" else split.maker.heads * per_head
+        if rows * tokens * wiring.d_model * 8 > ROOM:
+            what = f"{split.maker.width} neurons" if level == "neuron" else f"{rows} parts"
+            raise InputError(
+                f"{split.write.site} has {what}; at {tokens} positions their rows would take more than "
+                f"{ROOM >> 20} MiB.",
+                hint="Give top=50, or fewer positions=." if level == "neuron" else "Give fewer positions=.",
+            )
 
 
 def _named(wiring: Wiring, text: str, level: str) -> int:

@@ -3,7 +3,8 @@
 1. The clean run is made with the model's own cache switched on.
 2. If every layer of that cache is a plain one that holds all positions, its first p keys and values serve any number
    of variants: they are expanded, not copied, and a variant's own are only joined to them while its layer runs.
-3. Any other cache (recurrent states, windows shorter than the prompt, shared layers) is left alone.
+3. A layer with a sliding window gets a plain one too: it keeps what has left the window, which the mask still hides.
+4. Any other cache (recurrent states, layers that share) is left alone.
 """
 
 from dataclasses import dataclass, replace
@@ -24,11 +25,11 @@ class Prefix:
     name: str
     layers: tuple[tuple[Tensor, Tensor], ...]
 
-    def inputs(self, rows: int, length: int) -> dict[str, Any]:
-        """Arguments that let `rows` variants go on after the first `length` positions."""
+    def inputs(self, length: int) -> dict[str, Any]:
+        """Arguments that let any number of variants go on after the first `length` positions."""
         from transformers.cache_utils import Cache
 
-        layers = [_shared_layer(k[..., :length, :], v[..., :length, :], rows) for k, v in self.layers]
+        layers = [_shared_layer(k[..., :length, :], v[..., :length, :]) for k, v in self.layers]
         return {self.name: Cache(layers=layers), "use_cache": True}
 
 
@@ -61,19 +62,22 @@ def prefix_of(model: ModelHandle, wiring: Wiring, batch: Batch) -> Keeper | None
     name = next((n for n in ("cache", "past_key_values") if n in takes), None)
     if name is None or wiring.stream != "only" or len(batch.ids) != 1:
         return None
-    from transformers.cache_utils import DynamicCache
+    from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
     config: Any = model.model.config
-    cache = DynamicCache(config=config)
+    made = DynamicCache(config=config)
+    plain = [DynamicLayer() if type(layer) is DynamicSlidingWindowLayer else layer for layer in made.layers]
+    cache = Cache(layers=plain) if plain else made
     return Keeper(replace(batch, inputs={**batch.inputs, name: cache, "use_cache": True}), name)
 
 
-def _shared_layer(keys: Tensor, values: Tensor, rows: int) -> Any:
+def _shared_layer(keys: Tensor, values: Tensor) -> Any:
     """A cache layer that joins new keys and values to the shared ones without keeping them."""
     from transformers.cache_utils import DynamicLayer
 
     class SharedLayer(DynamicLayer):
         def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+            rows = len(key_states)
             joined_keys = torch.cat([keys.expand(rows, -1, -1, -1), key_states], dim=-2)
             return joined_keys, torch.cat([values.expand(rows, -1, -1, -1), value_states], dim=-2)
 

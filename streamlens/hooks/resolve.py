@@ -1,13 +1,14 @@
-"""From edits to actions: positions become numbers, methods become functions. All checks happen here.
+"""From edits to actions: positions become numbers, methods become functions.
 
-1. Positions are looked up among each prompt's own tokens; None means all of them.
+1. `plan` checks everything, and runs nothing: positions are looked up among each prompt's own tokens (None means all
+   of them), vectors and references are compared with what they replace.
 2. Two edits that speak of the same write at the same token are refused: which comes first would decide.
-3. zero, scale, replace need nothing more. mean and resample run their reference prompts once. The projections take
-   the row space of the reader as it reads the final stream: its matrix, behind the final norm's gain (and
-   centring) if it reads through it.
+3. `Plan.actions` runs the reference prompts of mean and resample, each set once for all edits that name it.
+4. The projections take the row space of the reader as it reads the final stream: its matrix, behind the final norm's
+   gain (and centring) if it reads through it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,56 +17,102 @@ from torch import Tensor
 
 from streamlens.edits import Edit
 from streamlens.errors import InputError
-from streamlens.hooks.capture import capture
-from streamlens.hooks.edit import Action, Change, make_action, site_of
-from streamlens.hooks.prompts import batch_for
-from streamlens.hooks.split import Split
+from streamlens.hooks.action import Action, Change
+from streamlens.hooks.edit import Place, make_action, place_of
+from streamlens.hooks.reference import References
 from streamlens.models.handle import ModelHandle
 from streamlens.models.norms import gain_vector
-from streamlens.models.tokens import encode, find_position
-from streamlens.models.wiring import Projection, Wiring
+from streamlens.models.tokens import find_position
+from streamlens.models.wiring import Wiring
+from streamlens.sites import Site
 
 #: singular values of a reader's matrix below this share of the largest span no row space
 RANK_TOLERANCE = 1e-9
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Step:
+    """One checked edit: where it acts, and how its change is made once references may run."""
+
+    place: Place
+    rows: list[int]
+    positions: list[int]
+    sources: list[int] | None
+    attention: str
+    change: Callable[[], Change]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """Checked edits of one run."""
+
+    model: ModelHandle
+    steps: Sequence[Step]
+
+    def actions(self) -> list[Action]:
+        """The actions that make the edits. Cost: one forward over each set of reference prompts not yet run."""
+        device = self.model.device
+        return [
+            make_action(
+                step.place,
+                step.change(),
+                rows=torch.tensor(step.rows, device=device),
+                positions=torch.tensor(step.positions, device=device),
+                source=None if step.sources is None else torch.tensor(step.sources, device=device),
+                attention=step.attention,
+            )
+            for step in self.steps
+        ]
+
+
 def resolve(
     model: ModelHandle, wiring: Wiring, context: Sequence[Sequence[str]], edits: Sequence[Edit]
 ) -> list[Action]:
-    """The actions that make `edits` in a run of one or more prompts.
+    """The actions that make `edits` in a run of one or more prompts; see `plan`."""
+    return plan(model, wiring, context, edits, References(model, wiring)).actions()
+
+
+def plan(
+    model: ModelHandle,
+    wiring: Wiring,
+    context: Sequence[Sequence[str]],
+    edits: Sequence[Edit],
+    references: References,
+) -> Plan:
+    """Checks edits against a model and prompts. Runs no prompt.
 
     Args:
         model: The model.
         wiring: The stream's wiring.
         context: The text of each prompt's own tokens.
         edits: What is to be changed.
+        references: Where the runs of reference prompts are shared.
 
     Raises:
         InputError: A site, position, vector or reference that does not exist or does not fit; two edits of one write.
-        WiringError: A head or neuron of a write that has no such parts.
+        WiringError: A head or neuron of a write that has no such parts; an edge of attention that cannot be read.
     """
-    _require_apart(model, wiring, context, edits)
-    actions = []
-    for edit in edits:
-        rows, positions = _places(context, edit)
-        change = _change(model, wiring, edit, context, rows, positions)
-        source = None if edit.source is None else find_position(context[0], edit.source)
-        actions.append(
-            make_action(
-                model,
-                wiring,
-                edit,
-                change,
-                rows=torch.tensor(rows, device=model.device),
-                positions=torch.tensor(positions, device=model.device),
-                source=source,
+    places = [place_of(model, wiring, edit) for edit in edits]
+    where = [_where(context, edit) for edit in edits]
+    _require_apart(edits, places, where)
+    steps = []
+    for edit, place, (rows, positions) in zip(edits, places, where, strict=True):
+        sources = None if edit.source is None else [find_position(context[row], edit.source) for row in rows]
+        steps.append(
+            Step(
+                place=place,
+                rows=rows,
+                positions=positions,
+                sources=sources,
+                attention="" if sources is None else place.attention(model),
+                change=_change(model, wiring, edit, place, context, positions, references),
             )
         )
-    return actions
+    return Plan(model=model, steps=steps)
 
 
-def _places(context: Sequence[Sequence[str]], edit: Edit) -> tuple[list[int], list[int]]:
-    """The (prompt, position) pairs an edit acts on."""
+def _where(context: Sequence[Sequence[str]], edit: Edit) -> tuple[list[int], list[int]]:
+    """The prompts and positions an edit acts on."""
     rows, positions = [], []
     for row, tokens in enumerate(context):
         if edit.position is None:
@@ -78,73 +125,66 @@ def _places(context: Sequence[Sequence[str]], edit: Edit) -> tuple[list[int], li
     return rows, positions
 
 
-def _require_apart(model: ModelHandle, wiring: Wiring, context: Sequence[Sequence[str]], edits: Sequence[Edit]) -> None:
-    taken: dict[tuple[Any, ...], str] = {}
-    for edit in edits:
-        _, site = site_of(model, wiring, edit)
-        rows, positions = _places(context, edit)
-        for place in zip(rows, positions, strict=True):
-            for key in (
-                {(site, edit.source, *place), (site.sublayer, None, *place)} if site.fine else {(site, None, *place)}
-            ):
-                whole = key[0] == site
-                if key in taken and (whole or taken[key] == site.label):
+def _require_apart(
+    edits: Sequence[Edit], places: Sequence[Place], where: Sequence[tuple[list[int], list[int]]]
+) -> None:
+    """Refuses edits whose order would decide: of one write, head or edge, or of a thing and a part of it."""
+    taken: dict[tuple[int, int, int], list[tuple[Site, Edit]]] = {}
+    for edit, place, (rows, positions) in zip(edits, places, where, strict=True):
+        for row, position in zip(rows, positions, strict=True):
+            here = taken.setdefault((place.row, row, position), [])
+            for site, other in here:
+                parts = site.fine and place.site.fine and site != place.site
+                edges = site == place.site and None not in (other.source, edit.source) and other.source != edit.source
+                if not parts and not edges:
                     raise InputError(
-                        f"Two edits speak of {site} at position {place[1]}: {taken[key]} and {edit.label}."
+                        f"A write is edited once at a token; {other.label} and {edit.label} both edit "
+                        f"{place.site if place.site == site else place.site.sublayer} at position {position}.",
+                        hint="Make one edit of them, or name other positions.",
                     )
-                if whole:
-                    taken[key] = edit.label
-            if not site.fine and any(k[0] != site and k[0].sublayer == site and k[2:] == place for k in taken):
-                raise InputError(f"Two edits speak of {site} at position {place[1]}: the whole write and a part of it.")
+            here.append((place.site, edit))
 
 
 def _change(
     model: ModelHandle,
     wiring: Wiring,
     edit: Edit,
+    place: Place,
     context: Sequence[Sequence[str]],
-    rows: list[int],
     positions: list[int],
-) -> Change:
-    if edit.method == "zero":
-        return torch.zeros_like
-    if edit.method == "scale":
-        factor: Any = edit.value
-        return lambda here: here * factor
-    if edit.method == "replace":
-        return _replace(model, wiring, edit)
-    if edit.method in ("project_out", "project_onto"):
-        return _project(model, wiring, edit)
+    references: References,
+) -> Callable[[], Change]:
     if edit.method == "mean":
-        return _mean(model, wiring, edit, positions)
-    return _resample(model, wiring, edit, context, positions)
+        return references.mean(edit, place, positions)
+    if edit.method == "resample":
+        return references.resample(edit, place, context, positions)
+    if edit.method == "zero":
+        made: Change = torch.zeros_like
+    elif edit.method == "scale":
+        factor: Any = edit.value
+        made = lambda here: here * factor  # noqa: E731
+    elif edit.method == "replace":
+        made = _replace(model, wiring, edit, place)
+    else:
+        made = _project(model, wiring, edit, place)
+    return lambda: made
 
 
-def _width(model: ModelHandle, wiring: Wiring, edit: Edit) -> int:
-    row, site = site_of(model, wiring, edit)
-    if not site.fine:
-        return wiring.d_model
-    maker = model.projections(wiring.stream)[row]
-    assert isinstance(maker, Projection)
-    return 1 if site.neuron is not None else maker.width // maker.heads
-
-
-def _replace(model: ModelHandle, wiring: Wiring, edit: Edit) -> Change:
+def _replace(model: ModelHandle, wiring: Wiring, edit: Edit, place: Place) -> Change:
     value = torch.as_tensor(edit.value).detach().to(model.device)
-    width = _width(model, wiring, edit)
-    if value.shape not in ((width,), (1,) if width == 1 else (width,)) or not torch.isfinite(value).all():
-        raise InputError(f"{edit.site} is replaced by {width} finite numbers; got shape {tuple(value.shape)}.")
-    row, site = site_of(model, wiring, edit)
-    # the change acts before the factor that the write's group shares
-    value = value if site.fine else value / wiring.factor_of(row)
+    width = wiring.d_model if place.columns is None else place.columns.stop - place.columns.start
+    if value.shape != (width,):
+        raise InputError(f"{place.site} is replaced by a vector of {width} numbers; got shape {tuple(value.shape)}.")
+    if not torch.isfinite(value).all():
+        wrong = int((~torch.isfinite(value)).sum())
+        raise InputError(f"{place.site} is replaced by finite numbers; {wrong} of these {width} are not.")
     return lambda here: value.to(here.dtype).expand_as(here)
 
 
-def _project(model: ModelHandle, wiring: Wiring, edit: Edit) -> Change:
-    _, site = site_of(model, wiring, edit)
+def _project(model: ModelHandle, wiring: Wiring, edit: Edit, place: Place) -> Change:
     reader: Any = edit.reader
-    if site.fine:
-        raise InputError(f"A projection acts on a whole write, [d_model]; {site} is a part of one.")
+    if place.site.fine:
+        raise InputError(f"A projection acts on a whole write, [d_model]; {place.site} is a part of one.")
     matrix = reader.matrix.double()
     if matrix.shape[-1] != wiring.d_model:
         raise InputError(f"A reader is as wide as the stream, {wiring.d_model}; this one is {matrix.shape[-1]} wide.")
@@ -160,70 +200,3 @@ def _project(model: ModelHandle, wiring: Wiring, edit: Edit) -> Change:
         return (seen if edit.method == "project_onto" else here.double() - seen).to(here.dtype)
 
     return change
-
-
-@dataclass(frozen=True, eq=False)
-class _Observed:
-    """What an edit's write is on other prompts: its values [batch, pos, width] and the tokens there."""
-
-    values: Tensor
-    mask: Tensor
-    sinks: Tensor
-    context: tuple[tuple[str, ...], ...]
-
-
-def _observe(model: ModelHandle, wiring: Wiring, edit: Edit) -> _Observed:
-    """One forward over the reference prompts."""
-    row, site = site_of(model, wiring, edit)
-    encoded = encode(model.tokenizer, edit.prompts if edit.prompts is not None else [])
-    batch = batch_for(model, wiring, encoded, None, {})
-    splits = []
-    if site.fine:
-        maker = model.projections(wiring.stream)[row]
-        assert isinstance(maker, Projection)
-        splits = [Split(row=row, write=wiring.writes[row], maker=maker)]
-    ledger = capture(model, wiring, batch, prompts=encoded.prompts, keep_logits=False, provenance={}, splits=splits)
-    values = ledger.added[row]
-    if splits:
-        size = splits[0].inputs.shape[-1] if site.neuron is not None else _width(model, wiring, edit)
-        start = site.neuron if site.neuron is not None else (site.head or 0) * size
-        values = splits[0].inputs[..., start : start + (1 if site.neuron is not None else size)]
-    return _Observed(values, ledger.mask, ledger.sinks, ledger.context)
-
-
-def _mean(model: ModelHandle, wiring: Wiring, edit: Edit, positions: list[int]) -> Change:
-    seen = _observe(model, wiring, edit)
-    keep = (seen.mask & ~seen.sinks)[..., None].to(seen.values.device)
-    if not keep.any():
-        raise InputError(f"The reference prompts of {edit.label} hold no token that is no sink.")
-    if not edit.per_position:
-        mean = (seen.values.double() * keep).sum((0, 1)) / keep.sum((0, 1))
-        return lambda here: mean.to(here.dtype).expand_as(here)
-    if max(positions) >= seen.values.shape[1]:
-        raise InputError(
-            f"A mean per position needs a reference at position {max(positions)}; the longest reference prompt has "
-            f"{seen.values.shape[1]} tokens."
-        )
-    keep = seen.mask[..., None].to(seen.values.device)
-    each = (seen.values.double() * keep).sum(0) / keep.sum(0)
-    return lambda here: each[positions].to(here.dtype)
-
-
-def _resample(
-    model: ModelHandle, wiring: Wiring, edit: Edit, context: Sequence[Sequence[str]], positions: list[int]
-) -> Change:
-    seen = _observe(model, wiring, edit)
-    there = seen.context[0]
-    wanted = [edit.position] if isinstance(edit.position, str) else edit.position
-    if isinstance(wanted, list) and all(isinstance(token, str) for token in wanted):
-        places = [find_position(there, token) for token in wanted] * len(context)
-    else:
-        if any(len(tokens) != len(there) for tokens in context):
-            raise InputError(
-                "Prompts of different length do not align position by position: "
-                f"{list(context[0])} ({len(context[0])} tokens) and {list(there)} ({len(there)} tokens).",
-                hint="Name the token: position=' bank'.",
-            )
-        places = positions
-    values = seen.values[0, places]
-    return lambda here: values.to(here.dtype)

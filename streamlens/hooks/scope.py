@@ -83,14 +83,10 @@ def quiet_eval(model: nn.Module) -> Iterator[None]:
 
 def _training(model: nn.Module) -> list[nn.Module]:
     """The modules in training mode; `model.modules()` keeps names and takes 1 ms on 400 modules, this 0.1 ms."""
-    found: list[nn.Module] = []
-    seen: set[nn.Module] = set()
-    waiting = [model]
-    while waiting:
-        module = waiting.pop()
-        if module not in seen:
-            seen.add(module)
-            waiting += [child for child in module._modules.values() if child is not None]
-            if module.training:
-                found.append(module)
-    return found
+    found, seen = [model], {model}
+    for module in found:  # which grows while it is walked
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return [module for module in found if module.training]

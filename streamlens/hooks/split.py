@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from streamlens.axes import TokenMask
-from streamlens.errors import ClosureError, InputError, WiringError
+from streamlens.errors import ClosureError, WiringError
 from streamlens.hooks.forward import Batch
 from streamlens.hooks.patterns import Attended
 from streamlens.hooks.scope import HookScope, stream_output
@@ -130,19 +130,10 @@ def neurons(
         top: How many neurons; None for all.
         along: Rank by the contribution along this vector at each token instead of by norm; the largest over
             the kept tokens counts.
-
-    Raises:
-        InputError: All neurons at all these positions would not fit into `ROOM`.
     """
     weight = weight_matrix(model.modules[split.maker.tap.module])
     z = split.inputs
     count = z.shape[-1] if top is None else min(top, z.shape[-1])
-    if count * z[..., 0].numel() * weight.shape[0] * 8 > ROOM:
-        raise InputError(
-            f"{split.write.site} has {z.shape[-1]} neurons; at {z[..., 0].numel()} positions their rows would "
-            f"take more than {ROOM >> 20} MiB.",
-            hint="Give top=50, or fewer positions=.",
-        )
     if count == z.shape[-1]:
         chosen = torch.arange(count)
     else:

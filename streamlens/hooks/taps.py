@@ -52,7 +52,7 @@ def attach(
                 tensor = as_stream(tensor, wiring, batch)
                 kept = batch.keep(tensor)
                 for listener in wanted:
-                    listener.receive(tensor if listener.all_positions else kept)
+                    listener.receive(batch.all_rows(tensor) if listener.all_positions else kept)
 
         return hook
 
@@ -64,7 +64,7 @@ def attach(
 
 def as_stream(tensor: Tensor, wiring: Wiring, batch: Batch) -> Tensor:
     """A module's tensor as [batch, pos, d_model]: flattened, time-major and broadcast ones included."""
-    n_batch, n_pos = batch.run_mask.shape
+    n_batch, n_pos = batch.running, batch.run_mask.shape[1]
     if tensor.dim() == 3 and wiring.time_major:
         return tensor.transpose(0, 1)
     if tensor.dim() == 3 and tensor.shape[0] == n_batch:

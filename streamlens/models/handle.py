@@ -252,8 +252,10 @@ class ModelHandle:
         except ImportError as error:
             raise ModelError("transformer-lens is not installed.", hint="pip install transformer-lens") from error
         shared = {id(t): t for t in [*self.model.parameters(), *self.model.buffers()]}
-        twin = copy.deepcopy(self.model, shared)
+        twin: Any = copy.deepcopy(self.model, shared)
         try:
+            if not getattr(twin.config, "architectures", None):  # models built from a config name none
+                twin.config.architectures = [type(twin).__name__]
             tokenizer = self.tokenizer or tokens.numbers_as_words(self.token_rows)
             return TransformerBridge.boot_transformers(self.name, hf_model=twin, tokenizer=tokenizer)
         except Exception as error:  # whatever transformer-lens raises for an architecture it does not know

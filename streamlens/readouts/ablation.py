@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
-from streamlens.readouts.effects import Effects, effects
+from streamlens.readouts.effects import Effects, effects, kl_divergence
 from streamlens.readouts.reader import Reader
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class AblationLedger:
     def text_of(self, token_id: int) -> str:
         """The text of a token of the vocabulary."""
         return self.vocabulary([token_id])[0]
+
+    @cached_property
+    def divergence(self) -> Float[Tensor, "variant pos"]:
+        """KL(clean || ablated) of the next-token distributions, in nats; NaN without logits."""
+        return kl_divergence(self.clean, self.ablated)
 
     @cached_property
     def _effects(self) -> tuple[Effects, ...]:

@@ -91,10 +91,15 @@ def read(ledger: Ledger, reader: Reader) -> Readout:
         Contributions in the reader's unit; positive pushes the reader's value up.
 
     Raises:
-        InputError: A reader of another width than the stream.
+        InputError: A reader of another width than the stream, or a logit read off an encoder's.
 
     Cost: O(writes x positions x d_model) per reader row, in float64.
     """
+    if reader.vocabulary is not None and ledger.provenance.get("stream") == "encoder":
+        raise InputError(
+            f"{reader.name} is read off the decoder's stream; this ledger is the encoder's.",
+            hint="Read the encoder along a direction: Reader.direction(vector).",
+        )
     linear = project(ledger, reader)
     parts = [linear(write) for write in ledger.writes]
     rows = [*ledger.sites, Site(kind="rounding")]

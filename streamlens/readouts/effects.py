@@ -15,6 +15,7 @@ The sum is compared with the change of the model's own value. Total, direct and 
 (Vig et al. 2020); ours sum exactly because the stream is a sum. Pure functions; no model is in reach.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,9 @@ from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 from streamlens.readouts.attribution import observe, project, softcap
 from streamlens.readouts.reader import Reader
+
+#: a change of a logit from which its exponential is not taken in float32 any more
+FAR = 60.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,7 +94,7 @@ def effects(clean: Ledger, ablated: Ledger, changed: Bool[Tensor, "write batch p
     if clean.labels != ablated.labels or clean.stream.shape[1] != ablated.stream.shape[1]:
         raise InputError("Effects compare two runs of the same tokens at the same level.")
     through_clean, through_ablated = project(clean, reader), project(ablated, reader)
-    writes = torch.stack([through_clean(update) for update in _moved(clean, ablated)])
+    writes = torch.stack([through_clean(update) for update in _moved(clean, ablated)])  # one write at a time
     edit = changed[..., None].to(writes.device)
     stream = ablated.stream.double()
     carry = torch.zeros_like(writes[0])
@@ -110,18 +114,32 @@ def effects(clean: Ledger, ablated: Ledger, changed: Bool[Tensor, "write batch p
     )
 
 
-def _moved(clean: Ledger, ablated: Ledger) -> Float[Tensor, "write batch pos d_model"]:
-    """Each write's change, carried to the end through the clean run's norms."""
-    change = ablated.added.double() - clean.added.double()
-    return transport(clean.program, change, clean.norms)
+def _moved(clean: Ledger, ablated: Ledger) -> Iterable[Float[Tensor, "batch pos d_model"]]:
+    """Each write's change, carried to the end through the clean run's norms, in float64."""
+    if all(isinstance(step, Add) for step in clean.program):
+        return (after.double() - before.double() for before, after in zip(clean.added, ablated.added, strict=True))
+    return transport(clean.program, ablated.added.double() - clean.added.double(), clean.norms)
 
 
 def kl_divergence(clean: Ledger, ablated: Ledger) -> Float[Tensor, "batch pos"]:
-    """KL(clean || ablated) of the next-token distributions, in nats; NaN without logits."""
+    """KL(clean || ablated) of the next-token distributions, in nats; NaN without logits.
+
+    With d the change of the logits and p the clean distribution it is log sum p exp(d) - sum p d: one exponential per
+    logit, and exactly 0 where nothing changed.
+    """
     if clean.logits is None or ablated.logits is None:
         return torch.full(ablated.stream.shape[:2], float("nan"), dtype=torch.float64)
-    p, q = clean.logits.float().log_softmax(-1), ablated.logits.float().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1, dtype=torch.float64)
+    before = clean.logits[0].float()
+    p = before.double().softmax(-1)
+    rows = []
+    for after in ablated.logits:
+        d = after.float() - before
+        if float(d.max()) < FAR:
+            rows.append(torch.log1p((d.expm1().double() * p).sum(-1)) - (d.double() * p).sum(-1))
+        else:
+            logs = before.double().log_softmax(-1) - after.double().log_softmax(-1)
+            rows.append((p * logs).sum(-1))
+    return torch.stack(rows)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
