@@ -31,6 +31,7 @@ COMMANDS = {
     "lens": ("streamlens.cli.lens", "The likely next tokens after every sublayer (logit lens)."),
     "sources": ("streamlens.cli.sources", "From which words each attention head wrote into a token."),
     "ablate": ("streamlens.cli.ablate", "Switch parts off: what changes, split into parts that sum."),
+    "sweep": ("streamlens.cli.sweep", "Switch every sublayer or head off, one after another."),
     "check": ("streamlens.cli.check", "Prove that a model's books close: wiring, sums, logits."),
     "models": ("streamlens.cli.models", "The models that have a name, and fetching them."),
     "doctor": ("streamlens.cli.doctor", "What is installed here, what is missing, and how to mend it."),

@@ -13,11 +13,11 @@ from streamlens.cli import tables, terminal
 
 #: part of a change -> what it is; in the order in which they are summed
 PARTS = {
-    "direct": "the edited writes, as if the rest stood still",
+    "direct": "the edited writes' own change",
     "indirect": "how all other writes responded",
     "rescale": "the final norm's scale moving",
-    "carry": "the norms along the stream moving",
-    "softcap": "what the softcap makes of it",
+    "carry": "the norms along the way moving",
+    "softcap": "what a softcap makes of it",
 }
 #: parts that are shown even where they are 0
 ALWAYS = ("direct", "indirect", "rescale")
@@ -108,8 +108,8 @@ def _writes(ledger: Any) -> list[dict[str, Any]]:
     for reader in ledger.readers:
         frame = frame.rename(columns={f"{side}: {reader.rows[0]}": side for side in ("clean", "delta")})
         names += ["clean", "delta"]
-    rows = frame[names].astype({"layer": object}).to_dict("records")
-    return [row | {"layer": None if row["component"][:1] != "L" else int(row["layer"])} for row in rows]
+    layers = frame["layer"].astype(object).where(frame["layer"].notna(), None)
+    return frame[names].assign(layer=layers).to_dict("records")
 
 
 def _closure(ledger: Any) -> dict[str, Any]:
@@ -159,26 +159,23 @@ def minus(text: str) -> str:
 
 def _show_effect(console: Any, found: Entry, effect: Mapping[str, float], unit: str) -> None:
     parts = [name for name in PARTS if name in ALWAYS or effect[name] != 0]
-    largest = max(abs(effect[name]) for name in (*parts, "total"))
-    made = terminal.table("part", (unit, "right"), *tables.bar_column(console), "")
+    made = terminal.table("part", (unit, "right"), "")
     for name in parts:
-        size = terminal.signed(effect[name])
-        made.add_row(name, size, *tables.bars(console, effect[name], largest), terminal.text(PARTS[name], "dim"))
+        made.add_row(name, terminal.signed(effect[name]), terminal.text(PARTS[name], "dim"))
     made.add_section()
-    bar = tables.bars(console, effect["total"], largest)
-    made.add_row("total", terminal.text(terminal.signed(effect["total"]), "bold"), *bar)
+    made.add_row("total", terminal.text(terminal.signed(effect["total"]), "bold"))
     if effect["observed"] == effect["observed"]:
         before, after = effect["clean"], effect["clean"] + effect["observed"]
         moved = terminal.text(f"{terminal.signed(before)} to {terminal.signed(after)}", "dim")
-        blank = [""] if console.is_terminal else []
         own = terminal.text(terminal.signed(effect["observed"]), "bold")
-        made.add_row("the model's own change", own, *blank, moved)
+        made.add_row("the model's own change", own, moved)
     console.print(made, "")
     lines = []
     if effect["closure"] == effect["closure"]:
         lines.append(f"The parts sum to the model's own change within {terminal.small(effect['closure'])} {unit}.")
-    if effect["self_repair"]:
-        lines.append(f"Responses oppose the edit: {effect['self_repair']:.0%} of the direct effect is undone.")
+    if repair := effect["self_repair"]:
+        size = f"{repair:.0%} of it" if repair <= 1 else f"{repair:.1f} times as much"
+        lines.append(f"Self-repair: the responses oppose the direct effect and undo {size}.")
     terminal.show_lines(console, lines)
 
 
@@ -188,7 +185,8 @@ def _output_lines(output: Mapping[str, Any]) -> list[str]:
     if output["top_before"] is None:
         return []
     before, after = (display_token(output[side], width=24) for side in ("top_before", "top_after"))
-    said = f"stays {before}" if output["top_before"] == output["top_after"] else f"goes from {before} to {after}"
+    same = output["top_before"] == output["top_after"]
+    said = f"stays “{before}”" if same else f"goes from “{before}” to “{after}”"
     return [f"The likeliest next token {said}; KL(clean, ablated) is {output['kl']:.3g} nats."]
 
 

@@ -79,9 +79,10 @@ def estimate_effects(
 
     Cost: one forward that keeps its activations, and one backward per reader row and position.
     """
-    context = clean.ledger.context
-    if len(context) != 1:
-        raise InputError(f"Variants are runs of one prompt; got {len(context)}.")
+    if len(clean.context) != 1:
+        raise InputError(f"Variants are runs of one prompt; got {len(clean.context)}.")
+    clean = clean.unpadded  # a position then is the same number in the run and in its ledger
+    context = clean.context
     if not readers:
         raise InputError("A first-order estimate is of a reader; got none.", hint="Give readers=.")
     resolved = [resolve(clean.model, clean.wiring, context, edits) for edits in variants]

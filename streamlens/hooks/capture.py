@@ -196,7 +196,8 @@ def _tokens(model: ModelHandle, batch: Batch, context: Sequence[Sequence[str]]) 
     """The text of the kept tokens; padding has a text of its own, which no prompt's context holds."""
     if not batch.mask.all():
         return tuple(model.token_texts(row) for row in batch.ids.tolist())
-    return tuple(tuple(texts[i] for i in row) for texts, row in zip(context, batch.index.tolist(), strict=True))
+    places: list[list[int]] = batch.index.tolist()
+    return tuple(tuple(texts[i] for i in row) for texts, row in zip(context, places, strict=True))
 
 
 class _Seen:

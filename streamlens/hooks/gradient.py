@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from streamlens.errors import InputError, WiringError
 from streamlens.hooks.action import Action
-from streamlens.hooks.clean import Clean, clean_run
+from streamlens.hooks.clean import Clean, start_run
 from streamlens.hooks.prompts import Prompt, kept_positions
 from streamlens.hooks.scope import HookScope, quiet_eval, stream_output, with_stream_output
 from streamlens.hooks.taps import Listener, as_stream, attach, first_floating
@@ -152,8 +152,9 @@ def gradients(
         **forward_kwargs: As for `decompose`.
 
     Returns:
-        For the row of each tapped write (constants have none) dm/du, [batch, pos, d_model], float64, in the reader's
-        unit per unit of the write as it is added. 0 where the write cannot reach the reader.
+        For the row of each tapped write (constants have none) dm/du, [batch, pos, d_model], float64, laid out as the
+        ledger's `added`, in the reader's unit per unit of the write as it is added. 0 at padding, and where the write
+        cannot reach the reader.
 
     Raises:
         InputError: A reader or position that does not fit.
@@ -161,12 +162,14 @@ def gradients(
 
     Cost: one forward that keeps its activations, and one backward.
     """
-    run = clean if isinstance(clean, Clean) else clean_run(model, clean, **forward_kwargs)
+    run = clean if isinstance(clean, Clean) else start_run(model, clean, **forward_kwargs)
     if not 0 <= row < len(reader.matrix):
         raise InputError(f"{reader.name!r} has {len(reader.matrix)} rows, numbered from 0; got row {row}.")
-    kept = kept_positions(run.ledger.context, position)
+    kept = kept_positions(run.context, position)
     assert kept is not None
-    return dict(graph_of(run).gradients(reader, [places[0] for places in kept], row).writes)
+    found = graph_of(run).gradients(reader, [places[0] for places in kept], row).writes
+    padding = ~run.batch.mask[..., None]
+    return {n: run.batch.keep(each).masked_fill(padding.to(each.device), 0.0) for n, each in found.items()}
 
 
 def graph_of(clean: Clean, *, inputs: Sequence[int] = ()) -> Graph:
@@ -194,7 +197,6 @@ def graph_of(clean: Clean, *, inputs: Sequence[int] = ()) -> Graph:
     ends = [Listener(wiring.final, partial(_put, graph.ends, "stream"), all_positions=True)]
     if wiring.final_norm is not None:
         ends.append(Listener(wiring.final_norm.tap, partial(_put, graph.ends, "normed"), all_positions=True))
-    given = {k: v.clone() if isinstance(v, Tensor) and v.is_inference() else v for k, v in clean.batch.inputs.items()}
     with (
         quiet_eval(model.model),
         torch.inference_mode(False),
@@ -204,6 +206,8 @@ def graph_of(clean: Clean, *, inputs: Sequence[int] = ()) -> Graph:
     ):
         _keep(scope, clean, taps)
         attach(scope, model.modules, wiring, clean.batch, ends)
+        # tensors made in a user's inference mode cannot enter a graph; their copies can
+        given = {k: v.clone() if isinstance(v, Tensor) else v for k, v in clean.batch.inputs.items()}
         output = model.model(**given)
     graph.ends.setdefault("normed", graph.ends["stream"])
     logits = getattr(output, "logits", None)
