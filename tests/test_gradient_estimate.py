@@ -27,6 +27,7 @@ MODELS = {
     "llama": 5e-3,
     "granite": 2e-2,  # multipliers
     "gemma2": 3e-2,  # norms on branches, softcap
+    "granitemoeshared": 1e-2,  # two writes summed, then multiplied
     "jamba": 5e-2,  # mixers and experts
     "falcon_h1": 5e-3,  # mixer and attention in parallel, each with a multiplier
     "rwkv": 5e-3,

@@ -37,7 +37,7 @@ def reading_options(command: Command) -> Command:
 
 @click.command("ablate")
 @prompt_options
-@click.option("-e", "--edit", "texts", metavar="EDIT", multiple=True, required=True, help="See below. Repeatable.")
+@click.option("-e", "--edit", "texts", metavar="EDIT", multiple=True, required=True, help="See above. Repeatable.")
 @reading_options
 @click.option("--reference", metavar="TEXT", multiple=True, help="The prompts of =mean, the prompt of =resample.")
 @click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Responding writes shown.")

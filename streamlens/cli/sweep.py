@@ -182,7 +182,7 @@ def _frame(found: Any, number: int) -> Any:
 
 def _show(console: Any, data: Mapping[str, Any], says: str, top: int) -> None:
     """The largest effects by size, and how well the worst of all closes."""
-    from streamlens.cli import tables, terminal
+    from streamlens.cli import terminal
     from streamlens.cli.ablated import ALWAYS, PARTS
     from streamlens.display import display_token
 
@@ -196,13 +196,10 @@ def _show(console: Any, data: Mapping[str, Any], says: str, top: int) -> None:
     )
     rows = sorted(data["effects"], key=lambda row: -abs(row["total"]))
     parts = [name for name in PARTS if name in ALWAYS or any(row[name] for row in rows)]
-    made = terminal.table(
-        "edited", *((name, "right") for name in (*parts, "total")), ("KL", "right"), *tables.bar_column(console)
-    )
+    made = terminal.table("edited", *((name, "right") for name in (*parts, "total")), ("KL", "right"))
     for row in rows[:top]:
         sizes = [terminal.signed(row[name]) for name in (*parts, "total")]
-        bars = tables.bars(console, row["total"], abs(rows[0]["total"]))
-        made.add_row(terminal.text(row["variant"]), *sizes, f"{row['kl']:.3f}", *bars)
+        made.add_row(terminal.text(row["variant"]), *sizes, f"{row['kl']:.3f}")
     console.print(made, "")
     rest = len(rows) - top
     lines = [f"The {top} largest of {len(rows)} variants by size of the total."] if rest > 0 else []

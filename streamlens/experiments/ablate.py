@@ -58,7 +58,7 @@ def ablate(
     Cost: one clean forward, and one over the positions from the first edited one on.
     """
     wanted = as_edits(edits)
-    clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, **forward_kwargs)
+    clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, keep_logits=False, **forward_kwargs)
     (batch,) = run_variants(clean, [wanted], positions=position, freeze=freeze)
     return AblationLedger(
         clean=batch.clean,
@@ -162,7 +162,11 @@ def sweep(
         raise InputError(f'An estimate is "gradient", or None for the exact sweep; got {estimate!r}.')
     if estimate and freeze is not None:
         raise InputError("An estimate holds nothing at its clean value.", hint="Leave freeze= out, or sweep exactly.")
-    clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, **forward_kwargs)
+    clean = (
+        prompt
+        if isinstance(prompt, Clean)
+        else start_run(model, prompt, keep_logits=estimate is not None, **forward_kwargs)
+    )
     variants = _variants(model, clean, over, position, method)
     where = read_at if read_at is not None else position if position is not None else -1
     if estimate:

@@ -46,7 +46,7 @@ class Estimates:
     positions: tuple[int, ...]
     variants: tuple[str, ...]
     readers: tuple[Reader, ...]
-    values: tuple[Float[Tensor, "variant pos reader"], ...]
+    values: tuple[Float[Tensor, "variant pos _reader"], ...]
 
     def effects(self) -> "pd.DataFrame":
         """One row per (variant, reader, position); see `streamlens.frames.SCHEMAS["estimates"]`."""

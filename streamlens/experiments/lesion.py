@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from streamlens.errors import InputError
 from streamlens.hooks.lesions import Lesion, corpus_of, losses, require_causal_head, require_interchangeable
@@ -81,6 +82,7 @@ def lesion(
     repeats: int = 1,
     seed: int = 0,
     batch_size: int = 8,
+    attention_mask: Tensor | None = None,
     prepend_bos: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Lesions:
@@ -91,7 +93,7 @@ def lesion(
 
     Args:
         model: From `streamlens.load`: causal, with a linear head.
-        texts: The texts, or token ids.
+        texts: The texts, or token ids [batch, pos].
         over: "layers" or "sublayers": what is dropped.
         drop: None for one after another; a set of them (`["L3", "L4.mlp"]`, `[3, 4]`) for all of these at once; a
             number for random sets of that size, `repeats` of them.
@@ -99,6 +101,7 @@ def lesion(
         repeats: How many random sets or orders.
         seed: For both.
         batch_size: Texts per forward.
+        attention_mask: For token ids: 0 at padding, on any side.
         prepend_bos: Put the tokenizer's BOS token in front of each text.
         progress: Called with (done, total) forwards.
 
@@ -128,7 +131,7 @@ def lesion(
     else:
         planned = [(name, Lesion(dropped=rows), 1) for name, rows in units.items()]
     planned = [("none", Lesion(), 0), *planned]
-    corpus = corpus_of(model, texts, batch_size=batch_size, prepend_bos=prepend_bos)
+    corpus = corpus_of(model, texts, batch_size=batch_size, attention_mask=attention_mask, prepend_bos=prepend_bos)
     done = losses(model, corpus, [made for _, made, _ in planned], progress=progress)
     return Lesions(
         names=tuple(name for name, _, _ in planned),

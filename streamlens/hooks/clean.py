@@ -31,6 +31,7 @@ class Clean:
         encoded: The prompts.
         batch: The run.
         extra: Further arguments of the forward.
+        keep_logits: Whether its ledger has logits.
     """
 
     model: ModelHandle
@@ -38,6 +39,7 @@ class Clean:
     encoded: Encoded
     batch: Batch
     extra: dict[str, Any]
+    keep_logits: bool = True
 
     @cached_property
     def context(self) -> tuple[tuple[str, ...], ...]:
@@ -47,7 +49,7 @@ class Clean:
 
     @property
     def ledger(self) -> Ledger:
-        """Its ledger at all positions, with logits."""
+        """Its ledger at all positions."""
         return self._run[0]
 
     @property
@@ -71,7 +73,7 @@ class Clean:
             self.wiring,
             batch,
             prompts=self.encoded.prompts,
-            keep_logits=True,
+            keep_logits=self.keep_logits,
             provenance={**self.model.provenance, "bos": self.encoded.bos},
         )
 
@@ -111,10 +113,13 @@ def start_run(
     attention_mask: Tensor | None = None,
     prepend_bos: bool = False,
     stream: str | None = None,
+    keep_logits: bool = True,
     **forward_kwargs: Any,
 ) -> Clean:
     """The same run, prepared: it is made when its ledger is asked for, so that edits can be checked before."""
     encoded = encode(model.tokenizer, prompt, attention_mask=attention_mask, prepend_bos=prepend_bos)
     wiring = model.wiring_of(stream)
     batch = batch_for(model, wiring, encoded, None, forward_kwargs)
-    return Clean(model=model, wiring=wiring, encoded=encoded, batch=batch, extra=forward_kwargs)
+    return Clean(
+        model=model, wiring=wiring, encoded=encoded, batch=batch, extra=forward_kwargs, keep_logits=keep_logits
+    )

@@ -63,17 +63,20 @@ class Graph:
     ends: dict[str, Tensor] = field(default_factory=dict)
 
     def metric(self, reader: Readable, positions: Sequence[int]) -> Float[Tensor, "batch reader"]:
-        """The reader on the model's own output at one position of each prompt, its constant left out; float64."""
+        """The reader on the model's own output at one position of each prompt, its constant left out; float64.
+
+        A reader may have been made in inference mode; such tensors cannot enter a graph, copies can.
+        """
         vocabulary = reader.vocabulary
         rows = torch.arange(len(positions))
         if vocabulary is not None and "logits" in self.ends:
             logits = self.ends["logits"][rows, list(positions)][:, list(vocabulary.ids)]
-            return logits.double() @ vocabulary.mix.to(logits.device).T
+            return logits.double() @ vocabulary.mix.to(logits.device).clone().T
         end = self.ends["stream" if reader.norm == "none" else "normed"][rows, list(positions)]
         width = reader.matrix.shape[-1]
         if width != end.shape[-1]:
             raise InputError(f"A reader is as wide as the stream, {end.shape[-1]}; {reader.name!r} is {width} wide.")
-        return end.double() @ reader.matrix.to(end.device).T
+        return end.double() @ reader.matrix.to(end.device).clone().T
 
     def gradients(self, reader: Readable, positions: Sequence[int], row: int = 0) -> "Gradients":
         """The gradients of one row of a reader at one position of each prompt. Cost: one backward.

@@ -53,7 +53,14 @@ class Corpus:
     tokens: int
 
 
-def corpus_of(model: ModelHandle, texts: Prompt, *, batch_size: int, prepend_bos: bool = False) -> Corpus:
+def corpus_of(
+    model: ModelHandle,
+    texts: Prompt,
+    *,
+    batch_size: int,
+    attention_mask: Tensor | None = None,
+    prepend_bos: bool = False,
+) -> Corpus:
     """Tokenises and batches texts, shortest first so that little is padding. Runs nothing but the padding check.
 
     Raises:
@@ -61,7 +68,7 @@ def corpus_of(model: ModelHandle, texts: Prompt, *, batch_size: int, prepend_bos
     """
     if batch_size < 1:
         raise InputError(f"A batch holds at least one text; got batch_size={batch_size}.")
-    encoded = encode(model.tokenizer, texts, prepend_bos=prepend_bos)
+    encoded = encode(model.tokenizer, texts, attention_mask=attention_mask, prepend_bos=prepend_bos)
     order = encoded.mask.sum(-1).argsort(stable=True)
     batches = []
     for rows in order.split(batch_size):

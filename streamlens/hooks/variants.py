@@ -31,12 +31,15 @@ from streamlens.hooks.reference import References
 from streamlens.hooks.resolve import plan
 from streamlens.hooks.scope import HookScope
 from streamlens.ledger import Ledger
+from streamlens.models.norms import weight_matrix
 
 #: relative difference between the control row and the clean run above which a cache counts as unusable; batching
 #: alone moves float32 writes by 1e-6 (measured)
 CONTROL = {torch.float64: 1e-10, torch.float32: 1e-4}
-#: tokens in one batch of variants: enough to fill the processor, little enough for memory
-CHUNK = 1024
+#: tokens that run in one batch of variants: large enough that the control row costs little, small enough for memory
+CHUNK = 4096
+#: bytes that the kept writes and logits of one batch may take
+ROOM = 1 << 28
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,7 +100,7 @@ def run_variants(
         way = ways[0]
         first = min(_first(actions) for actions in resolved[order:])
         start = min(first, *kept[0]) if way.prefix is not None else 0
-        size = max(1, CHUNK // (len(context[0]) - start))
+        size = _size(clean, len(context[0]) - start, len(kept[0]), keep_logits=keep_logits)
         chunk = resolved[order : order + size]
         made = _run_chunk(clean, way, chunk, kept[0], start, keep_logits=keep_logits, frozen=frozen, last=len(ways) < 2)
         if made is None:
@@ -124,6 +127,15 @@ def _ways(clean: Clean, *, joins: bool) -> list[Way]:
     """The ways to run variants, fastest first; the last one is a plain batch."""
     prefixes = [None] if clean.prefix is None else [clean.prefix, None]
     return [Way(prefix=prefix, joins=j) for prefix in prefixes for j in ([True, False] if joins else [False])]
+
+
+def _size(clean: Clean, tokens: int, kept: int, *, keep_logits: bool) -> int:
+    """How many variants of so many tokens, and so many that are kept, fit into a batch."""
+    model, wiring = clean.model, clean.wiring
+    numbers = len(wiring.writes) * wiring.d_model
+    if keep_logits and wiring.head is not None:
+        numbers += weight_matrix(model.modules[wiring.head.module]).shape[0]
+    return max(1, min(CHUNK // tokens, ROOM // (kept * numbers * model.dtype.itemsize)))
 
 
 def freezer(clean: Clean, freeze: str | Sequence[str] | None) -> Freezer:

@@ -26,7 +26,17 @@ from streamlens.plots.selection import (
     tokens,
 )
 
-__all__ = ["heatmap"]
+__all__ = [
+    "cell_trace",
+    "clipped_line",
+    "colour_axis",
+    "grid",
+    "heatmap",
+    "lay_out_grid",
+    "mark_sinks",
+    "place_bar",
+    "robust_limit",
+]
 
 PERCENTILE = 98
 _ROW, _COLUMN = 15, 20  # px a cell
@@ -80,24 +90,24 @@ def heatmap(
     if palette not in theme.SIGN_COLOURS:
         raise InputError(f"palette is one of {', '.join(theme.SIGN_COLOURS)}; got {palette!r}.")
     chosen = pick(frame, value=value, prompt_id=prompt_id, reader=reader)
-    parts, columns, cells = _grid(chosen.rows, value)
+    parts, columns, cells = grid(chosen.rows, value)
     sinks = np.array([token.sink for token in columns])
-    limit = _limit(cells, sinks)
+    limit = robust_limit(cells, sinks)
     signs = value != "norm"
     unit = visible(chosen.unit) if value == "contribution" else ""
     quantity = f"{_VALUES[value]}, {unit}" if unit else _VALUES[value]
-    figure = go.Figure(_cells(cells, columns, quantity))
+    figure = go.Figure(cell_trace(cells, columns, quantity))
     height = titled(
         figure,
         _HEADINGS[value].format(reads=chosen.reads),
         prompt_line(chosen),
-        _clipped_line(cells, limit, signs=signs, sinks=bool(sinks.any())),
+        clipped_line(cells, limit, signs=signs, sinks=bool(sinks.any())),
         closing_line(chosen),
     )
-    _lay_out(figure, parts, columns, title_px=height)
-    _mark_sinks(figure, sinks)
-    figure.update_layout(coloraxis=_colour_axis(limit, quantity, signs=signs, palette=palette))
-    _place_bar(figure, title_px=height)
+    lay_out_grid(figure, parts, columns, title_px=height)
+    mark_sinks(figure, sinks)
+    figure.update_layout(coloraxis=colour_axis(limit, quantity, signs=signs, palette=palette))
+    place_bar(figure, title_px=height)
     layout: Any = figure.layout
     needs = layout.margin.l + layout.margin.r + _COLUMN * len(columns)
     layout.width = needs if needs > _PAGE else None
@@ -113,7 +123,7 @@ def heatmap(
     )
 
 
-def _grid(rows: pd.DataFrame, value: str) -> tuple[list[str], list[Token], np.ndarray]:
+def grid(rows: pd.DataFrame, value: str) -> tuple[list[str], list[Token], np.ndarray]:
     """Row labels, columns, and values [part, position]; NaN where the frame has no row."""
     parts, columns = components(rows), tokens(rows)
     row_of = {label: i for i, label in enumerate(parts)}
@@ -124,7 +134,7 @@ def _grid(rows: pd.DataFrame, value: str) -> tuple[list[str], list[Token], np.nd
     return parts, columns, cells
 
 
-def _limit(cells: np.ndarray, sink: np.ndarray) -> float:
+def robust_limit(cells: np.ndarray, sink: np.ndarray) -> float:
     """The percentile of size over the columns that are no sinks (all, if every one is)."""
     sizes = np.abs(cells[:, ~sink] if not sink.all() else cells)
     sizes = sizes[np.isfinite(sizes)]
@@ -132,7 +142,7 @@ def _limit(cells: np.ndarray, sink: np.ndarray) -> float:
     return limit or float(sizes.max(initial=0.0)) or 1.0
 
 
-def _cells(cells: np.ndarray, columns: list[Token], quantity: str) -> go.Heatmap:
+def cell_trace(cells: np.ndarray, columns: list[Token], quantity: str) -> go.Heatmap:
     shown = [plotly_escape(token.place) for token in columns]
     gap = 1 if cells.size <= 4000 else 0
     return go.Heatmap(
@@ -148,7 +158,7 @@ def _cells(cells: np.ndarray, columns: list[Token], quantity: str) -> go.Heatmap
     )
 
 
-def _clipped_line(cells: np.ndarray, limit: float, *, signs: bool, sinks: bool) -> str:
+def clipped_line(cells: np.ndarray, limit: float, *, signs: bool, sinks: bool) -> str:
     beyond, known = int((np.abs(cells) > limit).sum()), int(np.isfinite(cells).sum())
     bound = f"{'±' if signs else ''}{_short(limit)}"
     clipped = f"{beyond:,} of {known:,} cells clipped at {bound} (true value on hover)"
@@ -159,7 +169,7 @@ def _short(size: float) -> str:
     return f"{size:,.0f}" if size >= 1000 else f"{size:.3g}"
 
 
-def _lay_out(figure: go.Figure, parts: list[str], columns: list[Token], *, title_px: int) -> None:
+def lay_out_grid(figure: go.Figure, parts: list[str], columns: list[Token], *, title_px: int) -> None:
     every = -(-len(columns) // _LABELS)
     labelled = [i for i, token in enumerate(columns) if i % every == 0 or token.sink]
     names = [columns[i].label for i in labelled]
@@ -199,13 +209,13 @@ def _lay_out(figure: go.Figure, parts: list[str], columns: list[Token], *, title
         figure.update_layout(xaxis2={**across, "side": "top", "overlaying": "x", "matches": "x"})
 
 
-def _mark_sinks(figure: go.Figure, sink: np.ndarray) -> None:
+def mark_sinks(figure: go.Figure, sink: np.ndarray) -> None:
     for column in np.flatnonzero(sink):
         edges = {"x0": column - 0.5, "x1": column + 0.5, "y0": 0, "y1": 1, "yref": "paper"}
         figure.add_shape(type="rect", **edges, line={"color": theme.NEUTRAL, "width": 1.5, "dash": "dot"})
 
 
-def _colour_axis(limit: float, quantity: str, *, signs: bool, palette: str) -> dict:
+def colour_axis(limit: float, quantity: str, *, signs: bool, palette: str) -> dict:
     adds, subtracts = ("purple", "orange") if palette == "PuOr" else ("blue", "red")
     words = f"{quantity}: {adds} adds, {subtracts} subtracts" if signs else quantity
     low, high = (f"−{_short(limit)}", f"+{_short(limit)}") if signs else ("0", _short(limit))
@@ -230,7 +240,7 @@ def _colour_axis(limit: float, quantity: str, *, signs: bool, palette: str) -> d
     }
 
 
-def _place_bar(figure: go.Figure, *, title_px: int) -> None:
+def place_bar(figure: go.Figure, *, title_px: int) -> None:
     """The bar hangs below the title, wherever the cells begin."""
     layout: Any = figure.layout
     margin = layout.margin

@@ -116,7 +116,7 @@ def effects(clean: Ledger, ablated: Ledger, changed: Bool[Tensor, "write batch p
 
 def _moved(clean: Ledger, ablated: Ledger) -> Iterable[Float[Tensor, "batch pos d_model"]]:
     """Each write's change, carried to the end through the clean run's norms, in float64."""
-    if all(isinstance(step, Add) for step in clean.program):
+    if all(isinstance(step, Add) and step.factor == 1.0 for step in clean.program):
         return (after.double() - before.double() for before, after in zip(clean.added, ablated.added, strict=True))
     return transport(clean.program, ablated.added.double() - clean.added.double(), clean.norms)
 

@@ -1,0 +1,158 @@
+"""What edits did to what is read: one bar a variant, split into parts that sum.
+
+1. Take the variants with the largest totals by size.
+2. Stack the parts of each from zero, those that add to the right and those that subtract to the left.
+3. Mark the total, which is their sum; the title says how close that is to the model's own change.
+"""
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from streamlens import theme
+from streamlens.display import plotly_escape, visible
+from streamlens.errors import InputError
+from streamlens.plots.finish import axis_title, label_margin, styled, titled
+from streamlens.plots.selection import closing_line, pick, prompt_line, signed, tokens
+
+__all__ = ["effects"]
+
+#: part -> (what it is, its colour on both backgrounds); a side, not a colour, is its sign
+PARTS = {
+    "direct": ("direct: the edited write itself", "#3b82c4"),
+    "indirect": ("indirect: how the others responded", "#cf7a1f"),
+    "rescale": ("rescale: the final norm", theme.NEUTRAL),
+    "carry": ("carry: norms along the stream", "#8d6fc0"),
+    "softcap": ("softcap", "#2f9488"),
+}
+_ALWAYS = ("direct", "indirect", "rescale")
+_ROW = 22  # px
+_LABEL = 12  # px
+
+
+def effects(
+    frame: pd.DataFrame,
+    *,
+    top: int = 20,
+    position: int | None = None,
+    reader: str | None = None,
+    prompt_id: int | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """The largest effects as stacked bars: direct, indirect and rescale, with the total marked. Ablated − clean.
+
+    Args:
+        frame: an effects frame, of `ablate(...).effects()` or `sweep(...).effects()`.
+        top: how many variants are drawn.
+        position: where it was read; None is the last, a negative one counts from the end.
+        reader: may be left out when the frame holds one reader.
+        prompt_id: may be left out when the frame holds one prompt.
+        dark: the theme of the figure by itself; a page follows its reader's.
+
+    Raises:
+        InputError: a choice is missing, or names what the frame does not hold.
+    """
+    if top < 1:
+        raise InputError(f"top is the number of variants that are drawn, at least 1; got {top}.")
+    numbered = frame.assign(order=range(len(frame)))
+    chosen = pick(numbered, value="total", prompt_id=prompt_id, reader=reader)
+    rows = chosen.at(position)
+    place, unit = tokens(rows)[0].place, visible(chosen.unit)
+    shown: Any = rows.loc[rows["total"].abs().sort_values(ascending=False, kind="stable").index[:top]]
+    labels = [str(label) for label in shown["variant"]]
+    figure = _stacked(shown, labels)
+    rule = (
+        f"Largest {top} of {len(rows)} edits" if top < len(rows) else f"All {len(rows)} edits" if top > 1 else "1 edit"
+    )
+    clean = float(rows["clean"].iloc[0])
+    height = titled(
+        figure,
+        f"{chosen.reads}what edits change at {place}",
+        prompt_line(chosen),
+        f"Ablated − clean, in {unit}; clean value {signed(clean)}. {rule}, by size of the total.",
+        _check_line(rows, unit),
+        closing_line(chosen),
+    )
+    _lay_out(figure, labels, shown, title_px=height, unit=unit)
+    return styled(figure, dark, summary=_summary(shown, labels, place, chosen.reads, unit))
+
+
+def _check_line(rows: pd.DataFrame, unit: str) -> str:
+    worst = float(rows["closure"].max())
+    if worst != worst:
+        return "The model's own change is not known."
+    return f"The parts of all {len(rows)} sum to the model's own change within {worst:.1e} {unit}."
+
+
+def _stacked(rows: pd.DataFrame, labels: list[str]) -> go.Figure:
+    figure = go.Figure()
+    y = list(range(len(rows)))
+    names = [plotly_escape(visible(label)) for label in labels]
+    for part, (words, colour) in PARTS.items():
+        sizes = [float(size) for size in rows[part]]
+        if part not in _ALWAYS and not any(sizes):
+            continue
+        figure.add_bar(
+            orientation="h",
+            name=words,
+            x=sizes,
+            y=y,
+            width=0.66,
+            marker={"color": colour},
+            customdata=[[name, signed(size)] for name, size in zip(names, sizes, strict=True)],
+            hovertemplate=f"%{{customdata[0]}}<br>{part} %{{customdata[1]}}<extra></extra>",
+        )
+    totals, own = [float(v) for v in rows["total"]], [float(v) for v in rows["observed"]]
+    figure.add_scatter(
+        mode="markers",
+        name="total",
+        x=totals,
+        y=y,
+        marker={"symbol": "diamond", "size": 9, "color": "#ffffff", "line": {"color": "#1b1f24", "width": 1.5}},
+        customdata=[[name, signed(t), signed(o)] for name, t, o in zip(names, totals, own, strict=True)],
+        hovertemplate=(
+            "%{customdata[0]}<br>total %{customdata[1]}<br>the model's own change %{customdata[2]}<extra></extra>"
+        ),
+    )
+    return figure
+
+
+def _lay_out(figure: go.Figure, labels: list[str], rows: pd.DataFrame, *, title_px: int, unit: str) -> None:
+    top = title_px + 52
+    said = [f"{visible(label)}  {signed(float(total))}" for label, total in zip(labels, rows["total"], strict=True)]
+    figure.update_layout(
+        barmode="relative",
+        height=top + _ROW * len(labels) + 48,
+        margin={"l": label_margin(said, _LABEL), "r": 16, "t": top, "b": 48},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xref": "container",
+            "y": 1,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+            "itemclick": False,  # a hidden part would leave a total that is no sum
+            "itemdoubleclick": False,
+        },
+        xaxis={"title": axis_title(f"change, {unit} (left subtracts, right adds)"), "zeroline": True},
+        yaxis={
+            "tickmode": "array",
+            "tickvals": list(range(len(labels))),
+            "ticktext": [plotly_escape(text).replace("  ", "  ") for text in said],
+            "range": [len(labels) - 0.4, -0.6],
+            "showgrid": False,
+            "zeroline": False,
+            "tickfont": {"family": theme.MONO, "size": _LABEL},
+            "ticklabelstandoff": 4,
+        },
+    )
+
+
+def _summary(rows: pd.DataFrame, labels: list[str], place: str, reads: str, unit: str) -> str:
+    said = [
+        f"{label} {signed(float(row['total']))} (direct {signed(float(row['direct']))}, "
+        f"indirect {signed(float(row['indirect']))})"
+        for label, (_, row) in zip(labels[:5], rows.iterrows(), strict=False)
+    ]
+    return f"{reads}changes at {place}, ablated minus clean, in {unit}. The largest: {', '.join(said)}."
