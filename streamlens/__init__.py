@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A
     from streamlens.edits import Edit
     from streamlens.errors import StreamlensError
     from streamlens.experiments.ablate import ablate, sweep
+    from streamlens.experiments.compare import compare, swap
+    from streamlens.experiments.estimates import rank_correlation
+    from streamlens.experiments.lesion import lesion
     from streamlens.hooks.capture import decompose
     from streamlens.hooks.clean import clean_run
     from streamlens.hooks.replay import replay
@@ -44,6 +47,10 @@ __all__ = [
     "Edit",
     "ablate",
     "sweep",
+    "rank_correlation",
+    "compare",
+    "swap",
+    "lesion",
     "replay",
     "clean_run",
     "AblationLedger",
@@ -64,6 +71,10 @@ _HOME = {
     "Edit": "streamlens.edits",
     "ablate": "streamlens.experiments.ablate",
     "sweep": "streamlens.experiments.ablate",
+    "rank_correlation": "streamlens.experiments.estimates",
+    "compare": "streamlens.experiments.compare",
+    "swap": "streamlens.experiments.compare",
+    "lesion": "streamlens.experiments.lesion",
     "replay": "streamlens.hooks.replay",
     "clean_run": "streamlens.hooks.clean",
     "AblationLedger": "streamlens.readouts.ablation",

@@ -68,7 +68,7 @@ class TestTheBanks:
         frame = banks.to_frame().set_index("component")
         largest = frame[DIFFERENCE].abs().nlargest(4).index.tolist()
         assert largest == ["L29.mlp", "L27.attn", "L23.mlp", "L26.mlp"]
-        assert frame.loc[largest, DIFFERENCE].round(2).tolist() == [3.33, 1.86, 1.76, 1.16]
+        assert frame.loc[largest, DIFFERENCE].tolist() == pytest.approx([3.33, 1.86, 1.76, 1.16], abs=5e-3)
         assert banks.headline(top=2) == (
             "logit(·river) - logit(·money): 3.74 - -6.25 = 9.99 logits. Most by L29.mlp +3.33, L27.attn +1.86; "
             f"rescale -0.24; closing error {float(banks.readings[0].closure):.1e}."
@@ -99,7 +99,7 @@ class TestTheBanks:
         assert made.loc["embed@bank=resample", "total"] == 0
         largest = made["total"].nsmallest(3)
         assert largest.index.tolist() == [f"{w}@bank=resample" for w in ("L27.attn", "L29.mlp", "L6.mlp")]
-        assert largest.round(2).tolist() == [-3.36, -3.34, -2.74]
+        assert largest.tolist() == pytest.approx([-3.36, -3.34, -2.74], abs=5e-3)
         heads = swap(default_model, RIVER, MONEY, token=" bank", over="heads", readers=banks.readers).effects()
         assert len(heads) == 270
         assert heads.set_index("variant")["total"].idxmin() == "L27H1@bank=resample"
@@ -110,7 +110,7 @@ class TestTheBanks:
         assert "' bank' is not among the tokens" in str(caught.value)
         assert "A: 0:'After' 1:' crossing'" in str(caught.value)
         assert "B: 0:'She' 1:' waited'" in str(caught.value)
-        with pytest.raises(InputError, match=r"position 5 is ',' in A and ' waited' in B"):
+        with pytest.raises(InputError, match=r"position 5 is ' she' in A and ' waited' in B"):
             swap(default_model, RIVER, "She sat down and she waited", token=5)
 
 

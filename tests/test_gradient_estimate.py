@@ -249,7 +249,8 @@ def test_on_the_default_model_small_changes_are_estimated_and_zeros_are_ranked(d
     options = {"position": " bank", "readers": [Reader.logit_diff(default_model, " river", " money")]}
     for over, method, least in [("sublayers", "0.9", 0.99), ("sublayers", "zero", 0.6), ("heads", "zero", 0.95)]:
         given = {**options, "over": over, "method": method}
-        guess, exact = sweep(default_model, clean, estimate="gradient", **given), sweep(default_model, clean, **given)
+        guess, exact = sweep(default_model, bank, estimate="gradient", **given), sweep(default_model, clean, **given)
+        assert guess.effects()["clean"].unique().tolist() == pytest.approx([3.742], abs=5e-4)
         found = rank_correlation(guess, exact)["spearman"].item()
         assert least < found < 1, (over, method, found)
 

@@ -1,4 +1,4 @@
-"""Lesions on text, each against the same lesion made by hand: a plain loss, a list of blocks really shortened, reordered."""
+"""Lesions on text, each against the same made by hand: a plain loss, a list of blocks really shortened or reordered."""
 
 import copy
 import math
@@ -93,6 +93,7 @@ def test_in_a_pre_norm_model_a_dropped_layer_is_as_good_as_gone(name: str) -> No
     shorter = copy.deepcopy(model.model)
     del shorter.model.layers[1]
     shorter.config.num_hidden_layers -= 1
+    shorter.config.use_cache = False  # the blocks keep their numbers
     found = lesion(model, **padded(IDS), drop=[1]).to_frame()
     assert found["lesion"].tolist() == ["none", "L1"]
     assert found["loss"][1] == pytest.approx(plain_loss(shorter, IDS), abs=1e-5)
@@ -164,9 +165,11 @@ def test_the_blocks_stand_as_before_whatever_happens() -> None:
     corpus = corpus_of(model, padded(IDS)["texts"], batch_size=8)
     blocks = list(model.model.model.layers)
     before = state_of(model.model)
-    with pytest.raises(Stop), permuted(model, model.wiring, [2, 0, 1]):
-        assert list(model.model.model.layers) == [blocks[2], blocks[0], blocks[1]]
-        raise Stop
+    scope = permuted(model, model.wiring, [2, 0, 1])
+    scope.__enter__()
+    assert list(model.model.model.layers) == [blocks[2], blocks[0], blocks[1]]
+    error = Stop()
+    assert not scope.__exit__(Stop, error, None)
     assert list(model.model.model.layers) == blocks
     calls = []
 
@@ -206,7 +209,7 @@ def test_a_model_that_ignores_its_lists_order_is_found_out() -> None:
     ("name", "why"),
     [
         ("gemma2", "have several kinds of attention"),
-        ("jamba", "differ, so one cannot stand in another's place"),
+        ("jamba", "have several kinds of attention"),
         ("deepseek_v3", "differ, so one cannot stand in another's place"),  # the first block has no experts
     ],
 )

@@ -59,13 +59,14 @@ def ablate(
     """
     wanted = as_edits(edits)
     clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, keep_logits=False, **forward_kwargs)
+    asked = _readers(readers, clean)
     (batch,) = run_variants(clean, [wanted], positions=position, freeze=freeze)
     return AblationLedger(
         clean=batch.clean,
         ablated=batch.edited,
         changed=batch.changed,
         variants=(" + ".join(edit.label for edit in wanted),),
-        readers=_readers(readers),
+        readers=asked,
         reused=batch.reused,
         vocabulary=model.token_texts,
     )
@@ -142,7 +143,7 @@ def sweep(
         model: From `streamlens.load`.
         prompt: One prompt, or an earlier clean run of it.
         over: "sublayers", "heads", or a list of edits (each an edit, its text, or several at once).
-        position: Where the edits act; None for every position at once.
+        position: Where the edits act that name no position themselves; None for every position at once.
         method: What "sublayers" and "heads" are edited by: "zero", or a factor such as "0.5".
         readers: What to read.
         read_at: Where to read; by default where the edits act, or the last position if they act everywhere.
@@ -162,15 +163,13 @@ def sweep(
         raise InputError(f'An estimate is "gradient", or None for the exact sweep; got {estimate!r}.')
     if estimate and freeze is not None:
         raise InputError("An estimate holds nothing at its clean value.", hint="Leave freeze= out, or sweep exactly.")
-    clean = (
-        prompt
-        if isinstance(prompt, Clean)
-        else start_run(model, prompt, keep_logits=estimate is not None, **forward_kwargs)
-    )
+    logits = estimate is not None
+    clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, keep_logits=logits, **forward_kwargs)
+    asked = _readers(readers, clean)
     variants = _variants(model, clean, over, position, method)
     where = read_at if read_at is not None else position if position is not None else -1
     if estimate:
-        return estimate_effects(clean, variants, readers=_readers(readers), positions=where)
+        return estimate_effects(clean, variants, readers=asked, positions=where)
     names = tuple(" + ".join(edit.label for edit in edits) for edits in variants)
     parts: list[AblationLedger] = []
     for batch in run_variants(clean, variants, positions=where, freeze=freeze):
@@ -181,7 +180,7 @@ def sweep(
                 ablated=batch.edited,
                 changed=batch.changed,
                 variants=names[done : done + batch.changed.shape[1]],
-                readers=_readers(readers),
+                readers=asked,
                 reused=batch.reused,
                 vocabulary=model.token_texts,
             )
@@ -198,6 +197,7 @@ def _variants(
     position: Positions,
     method: str,
 ) -> list[list[Edit]]:
+    where: Any = position
     how = "" if method == "zero" else f"={method}"
     if over == "sublayers":
         labels = [w.site.label for w in clean.wiring.writes if w.tap is not None and w.site.layer is not None]
@@ -214,10 +214,18 @@ def _variants(
     else:
         if not over:
             raise InputError("A sweep needs at least one edit; got an empty list.")
-        return [as_edits(entry if isinstance(entry, str | Edit) else list(entry)) for entry in over]
-    where: Any = position
+        entries = [[entry] if isinstance(entry, str | Edit) else list(entry) for entry in over]
+        placed = [[Edit.parse(e, position=where) if isinstance(e, str) else e for e in entry] for entry in entries]
+        return [as_edits(entry) for entry in placed]
     return [[Edit.parse(label + how, position=where)] for label in labels]
 
 
-def _readers(readers: Reader | Sequence[Reader]) -> tuple[Reader, ...]:
-    return (readers,) if isinstance(readers, Reader) else tuple(readers)
+def _readers(readers: Reader | Sequence[Reader], clean: Clean) -> tuple[Reader, ...]:
+    asked = (readers,) if isinstance(readers, Reader) else tuple(readers)
+    width = clean.wiring.d_model
+    for reader in asked:
+        if reader.matrix.shape[-1] != width:
+            raise InputError(
+                f"A reader is as wide as the stream, {width}; {reader.name!r} is {reader.matrix.shape[-1]} wide."
+            )
+    return asked

@@ -39,6 +39,7 @@ class Estimates:
         positions: Where it is read.
         variants: What would be edited, as text.
         readers: What is read.
+        before: For each reader the model's own value without edits, [pos, reader].
         values: For each reader the estimates, in its unit, [variant, pos, reader].
     """
 
@@ -46,13 +47,16 @@ class Estimates:
     positions: tuple[int, ...]
     variants: tuple[str, ...]
     readers: tuple[Reader, ...]
+    before: tuple[Float[Tensor, "pos _reader"], ...]
     values: tuple[Float[Tensor, "variant pos _reader"], ...]
 
     def effects(self) -> "pd.DataFrame":
         """One row per (variant, reader, position); see `streamlens.frames.SCHEMAS["estimates"]`."""
         from streamlens.frames import estimates_frame
 
-        return estimates_frame(self.clean, self.positions, self.variants, self.readers, self.values)
+        return estimates_frame(
+            self.clean, self.positions, self.variants, readers=self.readers, before=self.before, values=self.values
+        )
 
     def __repr__(self) -> str:
         return f"Estimates({len(self.variants)} variants, {len(self.readers)} readers; first order)"
@@ -92,8 +96,9 @@ def estimate_effects(
     places = list(range(len(context[0]))) if kept is None else kept[0]
     parts = sorted({action.row for actions in resolved for action in actions if action.columns is not None})
     graph = graph_of(clean, inputs=parts)
-    values = []
+    before, values = [], []
     for reader in readers:
+        before.append(torch.cat([graph.value(reader, [position]) for position in places]))
         found = torch.zeros(len(variants), len(places), len(reader.rows), dtype=torch.float64)
         for place, position in enumerate(places):
             for k in range(len(reader.rows)):
@@ -105,6 +110,7 @@ def estimate_effects(
         positions=tuple(places),
         variants=tuple(" + ".join(edit.label for edit in edits) for edits in variants),
         readers=tuple(readers),
+        before=tuple(before),
         values=tuple(values),
     )
 

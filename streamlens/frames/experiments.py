@@ -13,7 +13,6 @@ from streamlens.frames.ablation import token_columns
 from streamlens.frames.ledgers import attributes
 from streamlens.frames.schemas import SCHEMAS
 from streamlens.ledger import Ledger
-from streamlens.readouts.attribution import observe
 from streamlens.readouts.reader import Reader
 
 
@@ -21,7 +20,9 @@ def estimates_frame(
     clean: Ledger,
     positions: Sequence[int],
     variants: Sequence[str],
+    *,
     readers: Sequence[Reader],
+    before: Sequence[Tensor],
     values: Sequence[Tensor],
 ) -> pd.DataFrame:
     """One row per (variant, reader row, position); columns: `SCHEMAS["estimates"]`.
@@ -31,17 +32,16 @@ def estimates_frame(
         positions: Where it was read.
         variants: What would be edited.
         readers: What is read.
+        before: For each reader its value without edits, [pos, reader].
         values: For each reader the estimates, [variant, pos, reader].
     """
     rows: list[dict[str, Any]] = []
-    for reader, estimate in zip(readers, values, strict=True):
-        before = observe(clean, reader)
+    for reader, own, estimate in zip(readers, before, values, strict=True):
         for number, variant in enumerate(variants):
             for place, position in enumerate(positions):
                 token = token_columns(clean, position)
                 for k, name in enumerate(reader.rows):
-                    value = float("nan") if before is None else float(before[0, position, k])
-                    found = {"clean": value, "estimate": float(estimate[number, place, k])}
+                    found = {"clean": float(own[place, k]), "estimate": float(estimate[number, place, k])}
                     rows.append({"variant": variant, **token, "reader": name, "unit": reader.unit, **found})
     frame = _typed("estimates", rows)
     frame["variant"] = pd.Categorical(frame["variant"], list(dict.fromkeys(variants)), ordered=True)

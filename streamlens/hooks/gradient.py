@@ -41,6 +41,8 @@ class Readable(Protocol):
     @property
     def matrix(self) -> Tensor: ...
     @property
+    def bias(self) -> Tensor: ...
+    @property
     def norm(self) -> str: ...
     @property
     def vocabulary(self) -> Any: ...
@@ -77,6 +79,12 @@ class Graph:
         if width != end.shape[-1]:
             raise InputError(f"A reader is as wide as the stream, {end.shape[-1]}; {reader.name!r} is {width} wide.")
         return end.double() @ reader.matrix.to(end.device).clone().T
+
+    def value(self, reader: Readable, positions: Sequence[int]) -> Float[Tensor, "batch reader"]:
+        """The reader's own value there, its constant included, without a graph; float64, on the CPU."""
+        value = self.metric(reader, positions).detach().cpu()
+        from_logits = reader.vocabulary is not None and "logits" in self.ends  # which have it already
+        return value if from_logits else value + reader.bias
 
     def gradients(self, reader: Readable, positions: Sequence[int], row: int = 0) -> "Gradients":
         """The gradients of one row of a reader at one position of each prompt. Cost: one backward.

@@ -61,7 +61,7 @@ def downstream(
     edit = _one("variant", [str(v) for v in frame["variant"].unique()], variant)
     value = f"{_PREFIX}{name}" if name else "delta_norm"
     chosen = pick(frame.loc[frame["variant"].astype(str) == edit], value=value)
-    rows = chosen.rows if position is None else chosen.at(position)
+    rows: Any = chosen.rows if position is None else chosen.at(position)
     quantity = f"change of {display_token(name)}" if name else "norm of the change"
     draw = _bars if rows["position"].nunique() == 1 else _grid
     return draw(rows, value, quantity, edit or "", chosen, palette, dark)
@@ -80,7 +80,7 @@ def _one(what: str, held: list[str], wanted: str | None) -> str | None:
     return wanted
 
 
-def _titled(figure: go.Figure, rows: pd.DataFrame, quantity: str, edit: str, chosen: Selection, line: str) -> int:
+def _titled(figure: go.Figure, rows: Any, quantity: str, edit: str, chosen: Selection, line: str) -> int:
     places = tokens(rows)
     where = f" at {places[0].place}" if len(places) == 1 else ""
     still = int((rows["status"] == "unchanged").sum())
@@ -117,7 +117,7 @@ def _bars(
         mode="text",
         x=[0] * len(still),
         y=still,
-        text=["unchanged"] * len(still),
+        text=["\u00a0unchanged"] * len(still),
         textposition="middle right",
         textfont={"size": SMALL, "color": theme.NEUTRAL},
         showlegend=False,

@@ -20,11 +20,11 @@ __all__ = ["effects"]
 
 #: part -> (what it is, its colour on both backgrounds); a side, not a colour, is its sign
 PARTS = {
-    "direct": ("direct: the edited write itself", "#3b82c4"),
-    "indirect": ("indirect: how the others responded", "#cf7a1f"),
-    "rescale": ("rescale: the final norm", theme.NEUTRAL),
-    "carry": ("carry: norms along the stream", "#8d6fc0"),
-    "softcap": ("softcap", "#2f9488"),
+    "direct": ("the edited write itself", "#3b82c4"),
+    "indirect": ("how the others responded", "#cf7a1f"),
+    "rescale": ("the final norm", theme.NEUTRAL),
+    "carry": ("the norms along the stream", "#8d6fc0"),
+    "softcap": ("what a softcap makes of it", "#2f9488"),
 }
 _ALWAYS = ("direct", "indirect", "rescale")
 _ROW = 22  # px
@@ -57,13 +57,17 @@ def effects(
         raise InputError(f"top is the number of variants that are drawn, at least 1; got {top}.")
     numbered = frame.assign(order=range(len(frame)))
     chosen = pick(numbered, value="total", prompt_id=prompt_id, reader=reader)
-    rows = chosen.at(position)
+    rows: Any = chosen.at(position)
     place, unit = tokens(rows)[0].place, visible(chosen.unit)
     shown: Any = rows.loc[rows["total"].abs().sort_values(ascending=False, kind="stable").index[:top]]
     labels = [str(label) for label in shown["variant"]]
     figure = _stacked(shown, labels)
     rule = (
-        f"Largest {top} of {len(rows)} edits" if top < len(rows) else f"All {len(rows)} edits" if top > 1 else "1 edit"
+        f"Largest {top} of {len(rows)} edits"
+        if top < len(rows)
+        else f"All {len(rows)} edits"
+        if len(rows) > 1
+        else "One edit"
     )
     clean = float(rows["clean"].iloc[0])
     height = titled(
@@ -71,6 +75,7 @@ def effects(
         f"{chosen.reads}what edits change at {place}",
         prompt_line(chosen),
         f"Ablated − clean, in {unit}; clean value {signed(clean)}. {rule}, by size of the total.",
+        "; ".join(f"{part}: {PARTS[part][0]}" for part in _parts(shown)).capitalize() + ".",
         _check_line(rows, unit),
         closing_line(chosen),
     )
@@ -78,28 +83,31 @@ def effects(
     return styled(figure, dark, summary=_summary(shown, labels, place, chosen.reads, unit))
 
 
-def _check_line(rows: pd.DataFrame, unit: str) -> str:
+def _parts(rows: Any) -> list[str]:
+    """The parts that are drawn: those of every model, and what moves in this one."""
+    return [part for part in PARTS if part in _ALWAYS or bool((rows[part] != 0).any())]
+
+
+def _check_line(rows: Any, unit: str) -> str:
     worst = float(rows["closure"].max())
     if worst != worst:
         return "The model's own change is not known."
     return f"The parts of all {len(rows)} sum to the model's own change within {worst:.1e} {unit}."
 
 
-def _stacked(rows: pd.DataFrame, labels: list[str]) -> go.Figure:
+def _stacked(rows: Any, labels: list[str]) -> go.Figure:
     figure = go.Figure()
     y = list(range(len(rows)))
     names = [plotly_escape(visible(label)) for label in labels]
-    for part, (words, colour) in PARTS.items():
+    for part in _parts(rows):
         sizes = [float(size) for size in rows[part]]
-        if part not in _ALWAYS and not any(sizes):
-            continue
         figure.add_bar(
             orientation="h",
-            name=words,
+            name=part,
             x=sizes,
             y=y,
             width=0.66,
-            marker={"color": colour},
+            marker={"color": PARTS[part][1]},
             customdata=[[name, signed(size)] for name, size in zip(names, sizes, strict=True)],
             hovertemplate=f"%{{customdata[0]}}<br>{part} %{{customdata[1]}}<extra></extra>",
         )
@@ -118,8 +126,8 @@ def _stacked(rows: pd.DataFrame, labels: list[str]) -> go.Figure:
     return figure
 
 
-def _lay_out(figure: go.Figure, labels: list[str], rows: pd.DataFrame, *, title_px: int, unit: str) -> None:
-    top = title_px + 52
+def _lay_out(figure: go.Figure, labels: list[str], rows: Any, *, title_px: int, unit: str) -> None:
+    top = title_px + 30
     said = [f"{visible(label)}  {signed(float(total))}" for label, total in zip(labels, rows["total"], strict=True)]
     figure.update_layout(
         barmode="relative",
@@ -128,7 +136,6 @@ def _lay_out(figure: go.Figure, labels: list[str], rows: pd.DataFrame, *, title_
         legend={
             "orientation": "h",
             "x": 0,
-            "xref": "container",
             "y": 1,
             "yanchor": "bottom",
             "traceorder": "normal",
@@ -149,7 +156,7 @@ def _lay_out(figure: go.Figure, labels: list[str], rows: pd.DataFrame, *, title_
     )
 
 
-def _summary(rows: pd.DataFrame, labels: list[str], place: str, reads: str, unit: str) -> str:
+def _summary(rows: Any, labels: list[str], place: str, reads: str, unit: str) -> str:
     said = [
         f"{label} {signed(float(row['total']))} (direct {signed(float(row['direct']))}, "
         f"indirect {signed(float(row['indirect']))})"

@@ -59,7 +59,8 @@ def responses(
     said, unit = str(frame.attrs.get("reader") or reader), str(frame.attrs.get("unit") or unit)
     quantity = f"change, {visible(unit)}" if unit else "change"
     figure = go.Figure(_trace(cells, edited, writes, quantity))
-    hatched(figure, *(axis.tolist() for axis in np.nonzero(own)), values[own].tolist(), edited)
+    down, across = np.nonzero(own)
+    hatched(figure, down.tolist(), across.tolist(), values[own].tolist(), edited)
     prompts = frame.attrs.get("prompts") or [""]
     moved = float(np.abs(values[before]).max(initial=0.0))
     height = titled(
@@ -71,7 +72,7 @@ def responses(
         clipped_line(cells, limit, signs=True, sinks=False),
         visible(str(frame.attrs.get("model") or "")),
     )
-    _lay_out(figure, edited, writes, title_px=height)
+    width = _lay_out(figure, edited, writes, title_px=height)
     figure.update_layout(coloraxis=colour_axis(limit, quantity, signs=True, palette=palette))
     place_bar(figure, title_px=height)
     return styled(
@@ -79,8 +80,8 @@ def responses(
         dark,
         scale=palette,
         summary=_summary(cells, edited, writes),
-        min_width=figure.layout.width,
-        max_width=figure.layout.width,
+        min_width=width,
+        max_width=width,
     )
 
 
@@ -130,7 +131,8 @@ def hatched(figure: go.Figure, rows: list[int], columns: list[int], sizes: list[
     )
 
 
-def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_px: int) -> None:
+def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_px: int) -> int:
+    """Lays the matrix out; its width in px."""
     labels_px = text_px(writes) + 14
     left, top = label_margin(edited) + 20, title_px + _BAR + labels_px
     plain = {
@@ -141,9 +143,10 @@ def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_p
         "ticklabelstandoff": 4,
         "ticks": "",
     }
+    width = left + 16 + max(_CELL * len(writes), 440)
     figure.update_layout(
         height=top + _CELL * len(edited) + 34,
-        width=left + 16 + max(_CELL * len(writes), 440),
+        width=width,
         margin={"l": left, "r": 16, "t": top, "b": 34},
         plot_bgcolor=FAINT,
         bargap=0,
@@ -165,6 +168,7 @@ def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_p
     )
     note = {"text": "responding", "showarrow": False, "xref": "paper", "yref": "paper", "font": {"size": 12}}
     figure.add_annotation(**note, x=0.5, y=0, xanchor="center", yanchor="top", yshift=-8)
+    return width
 
 
 def _summary(cells: np.ndarray, edited: list[str], writes: list[str]) -> str:

@@ -1,0 +1,147 @@
+"""The two-branch example: what ablating a branch does, and what subtracting its write would have done.
+
+Start (2, 1). Branch one reads (u, v) and adds (0, u); branch two adds (-v, 0). Everything here is done in the head.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn, tensor
+
+import streamlens
+from streamlens import Reader, ablate, decompose, replay, sweep
+
+IDS = [[0]]
+ONE, TWO = "L0.branch", "L1.branch"
+
+
+class Branch(nn.Module):
+    """A branch that is one matrix."""
+
+    def __init__(self, weight: list) -> None:
+        super().__init__()
+        self.map = nn.Linear(2, 2, bias=False)
+        self.map.weight = nn.Parameter(tensor(weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.map(x)
+
+
+class Block(nn.Module):
+    def __init__(self, weight: list) -> None:
+        super().__init__()
+        self.branch = Branch(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+class Config:
+    model_type = "two-branches"
+
+    def to_dict(self) -> dict:
+        return {}
+
+    def get_text_config(self) -> "Config":
+        return self
+
+
+class TwoBranches(nn.Module):
+    """Two blocks of one branch each; the logits are the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config()
+        self.embedding = nn.Embedding(3, 2, _weight=tensor([[2.0, 1.0], [1.0, 0.0], [0.5, -3.0]]))
+        self.blocks = nn.ModuleList([Block([[0.0, 0.0], [1.0, 0.0]]), Block([[0.0, -1.0], [0.0, 0.0]])])
+        self.unembedding = nn.Linear(2, 2, bias=False)
+        self.unembedding.weight = nn.Parameter(torch.eye(2))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.unembedding
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
+        x = self.embedding(input_ids)
+        for block in self.blocks:
+            x = block(x)
+        return SimpleNamespace(logits=self.unembedding(x))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return streamlens.load(TwoBranches())
+
+
+@pytest.fixture(scope="module")
+def labels(model):
+    return model.wiring.sites[1].label, model.wiring.sites[2].label
+
+
+def end(run) -> list[float]:
+    return run.ledger.stream[0, 0].tolist()
+
+
+def test_with_both_branches(model):
+    ledger = decompose(model, IDS)
+    assert ledger.writes[:, 0, 0].tolist() == [[2.0, 1.0], [0.0, 2.0], [-3.0, 0.0]]
+    assert ledger.stream[0, 0].tolist() == [-1.0, 3.0]
+
+
+def test_without_one_of_them_or_both(model, labels):
+    one, two = labels
+    assert end(replay(model, IDS, one)) == [1.0, 1.0]
+    assert end(replay(model, IDS, two)) == [2.0, 3.0]
+    assert end(replay(model, IDS, [one, two])) == [2.0, 1.0]
+    assert end(replay(model, replay(model, IDS, two), one)) == [2.0, 1.0]
+
+
+def test_subtracting_the_write_is_another_thing(model, labels):
+    """(-1, 3) - (0, 2) = (-1, 1); rerun without it, branch two writes (-1, 0) instead of (-3, 0): (1, 1)."""
+    first, second = (Reader.direction(row, name=name) for row, name in (([1.0, 0.0], "first"), ([0.0, 1.0], "second")))
+    ablation = ablate(model, IDS, labels[0], readers=[first, second])
+    effect = ablation.effect_of("first")
+    parts = [float(part) for part in (effect.direct, effect.indirect, effect.rescale, effect.total, effect.observed)]
+    assert parts == [0.0, 2.0, 0.0, 2.0, 2.0]
+    effect = ablation.effect_of("second")
+    parts = [float(part) for part in (effect.direct, effect.indirect, effect.rescale, effect.total, effect.observed)]
+    assert parts == [-2.0, 0.0, 0.0, -2.0, -2.0]
+    assert float(effect.closure) == 0.0
+    assert ablation.headline() == (
+        f"Subtracting {labels[0]} predicts +0.00 units along the direction; rerunning the model gives +2.00."
+    )
+
+
+def test_every_write_is_marked(model, labels):
+    frame = ablate(model, IDS, labels[0]).to_frame()
+    assert dict(zip(frame["component"], frame["status"], strict=True)) == {
+        "embed": "unchanged",
+        labels[0]: "edit",
+        labels[1]: "response",
+    }
+    assert frame["clean_norm"].tolist() == pytest.approx([5**0.5, 2.0, 3.0])
+    assert frame["ablated_norm"].tolist() == pytest.approx([5**0.5, 0.0, 1.0])
+    assert frame["delta_norm"].tolist() == pytest.approx([0.0, 2.0, 2.0])
+
+
+def test_frozen_the_second_branch_does_not_answer(model, labels):
+    reader = Reader.direction([1.0, 0.0])
+    ablation = ablate(model, IDS, labels[0], readers=reader, freeze="all")
+    assert ablation.ablated.stream[0, 0].tolist() == [-1.0, 1.0]
+    assert float(ablation.effect_of(reader).indirect) == 0.0
+
+
+def test_the_matrix_of_responses_is_upper_triangular(model, labels):
+    swept = sweep(model, IDS, readers=Reader.direction([1.0, 0.0]))
+    assert swept.responses().to_numpy().tolist() == [[0.0, 0.0, 2.0], [0.0, 0.0, 3.0]]
+    assert list(swept.responses().columns) == ["embed", *labels]
+
+
+def test_half_of_it_and_something_else_in_its_place(model, labels):
+    """Half of (0, 2): the stream is (2, 2), and branch two writes (-2, 0). (1, 1) instead: (3, 2), then (-2, 0)."""
+    assert end(replay(model, IDS, f"{labels[0]}=0.5")) == [0.0, 2.0]
+    edit = streamlens.Edit(labels[0], "replace", value=tensor([1.0, 1.0]))
+    assert end(replay(model, IDS, edit)) == [1.0, 2.0]
