@@ -200,7 +200,8 @@ def _in_model_order(
                     found = Explanation(fit.base, groups, factor, first, exact, wrong)
                     if exact:
                         return found
-                    if best is None or wrong < best.residual:
+                    # where no order is exact, roundings do not decide: the order of the calls stands
+                    if best is None or wrong < best.residual / 2:
                         best = found
     assert best is not None
     return best
