@@ -81,12 +81,11 @@ NO_HEADS = {
 #: how many query heads, where it is not the zoo's 4
 HEADS = {"dots3_note_text": {4, 64}}  # the blocks with a sliding window have their own number
 
-#: blocks that begin by norming or scaling the whole stream. `at` counts what is done to the stream to the write before,
+#: blocks that begin by norming the whole stream. `at` counts what is done to the stream to the write before,
 #: so the last write of a block includes it, and the stream between two blocks is not among the ledger's.
 CARRIED_ON = {
     "bloom:post-norm-residual": "a block begins with the norm of the stream",
     "minimax": "a block begins with the norm of the stream",
-    "beam": "a block begins by scaling the stream",
 }
 #: what the last block's output is multiplied by before the final norm
 END_FACTOR = {
