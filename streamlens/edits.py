@@ -6,6 +6,7 @@
 3. What does not depend on a model is checked here; `hooks/edit.py` checks the rest before anything runs.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ class Edit:
             raise InputError(f"The method {self.method!r} of {self.site} needs {needed}=.")
         if self.method == "scale" and not isinstance(self.value, int | float):
             raise InputError(f"The method 'scale' takes a number; got {type(self.value).__name__}.")
+        if self.method == "scale" and isinstance(self.value, int | float) and not math.isfinite(self.value):
+            raise InputError(f"The method 'scale' takes a finite number; got {self.value}.")
         if self.method == "resample" and not isinstance(self.prompts, str):
             raise InputError("The method 'resample' takes one other prompt.")
         if self.source is not None and self.method not in ("zero", "scale"):

@@ -89,6 +89,8 @@ def place_of(model: ModelHandle, wiring: Wiring, edit: Edit) -> Place:
         why = maker if isinstance(maker, str) else f"{whole} has no such parts."
         raise WiringError(why, hint=f"Edit the whole write: {whole}.")
     count, kind = (maker.heads, "heads") if site.head is not None else (maker.width, "neurons")
+    if bool(maker.heads) != (site.head is not None):
+        raise WiringError(f"{whole} has no {kind}.", hint=f"Edit the whole write: {whole}.")
     number = site.head if site.head is not None else site.neuron
     if number is None or not 0 <= number < count:
         raise InputError(f"{whole} has {count} {kind}, numbered from 0; got {site.label}.")

@@ -83,12 +83,12 @@ class Freezer:
         if not self.attended:
             return nullcontext()
 
-        def attend(name: str, call: int, seen: Attended, output: Tensor) -> Tensor:
+        def attend(name: str, call: int, seen: Attended, output: Tensor) -> Tensor | tuple[Tensor, Tensor]:
             if name not in self.attended or call >= len(self.attended[name]):
                 return output
-            pattern = self.attended[name][call].pattern[:, :, start:]
-            made = torch.einsum("xhts,bhsd->bthd", pattern, seen.values)
-            return made.to(output.dtype).reshape(output.shape)
+            pattern = self.attended[name][call].pattern[:, :, start:].expand(len(output), -1, -1, -1)
+            made = torch.einsum("bhts,bhsd->bthd", pattern, seen.values)
+            return made.to(output.dtype).reshape(output.shape), pattern
 
         return watched_attention(self.model.model, attend)
 

@@ -41,8 +41,8 @@ class Attended:
 
 
 #: called with the attention module's dotted name, which of its calls it is, what it attended to, and its output;
-#: returns the output to use instead
-OnAttention = Callable[[str, int, Attended, Tensor], Tensor]
+#: returns the output to use instead, and the pattern where that is another one too
+OnAttention = Callable[[str, int, Attended, Tensor], Tensor | tuple[Tensor, Tensor]]
 
 
 @contextmanager
@@ -74,7 +74,8 @@ def watched_attention(model: nn.Module, on_attention: OnAttention) -> Iterator[N
             output, pattern = attend(module, query, key, value, *args, **kwargs)
             name = names.get(id(module))
             if name is not None and isinstance(pattern, Tensor) and pattern.dim() == 4:
-                output = on_attention(name, calls[name], _attended(pattern, value, output), output)
+                made = on_attention(name, calls[name], _attended(pattern, value, output), output)
+                output, pattern = made if isinstance(made, tuple) else (made, pattern)
                 calls[name] += 1
             return output, pattern
 

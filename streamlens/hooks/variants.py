@@ -205,8 +205,8 @@ def _captured(
     batch = _batch(clean, way.prefix, rows, kept, start, joining)
     with (
         HookScope() as scope,
+        nullcontext() if frozen is None else frozen.patterns(start),  # first, so that edges see the frozen ones
         attach_actions(model, wiring, batch, [*held, *actions]),
-        nullcontext() if frozen is None else frozen.patterns(start),
     ):
         if joining is not None:
             joining.attach(scope, model, wiring)
