@@ -132,7 +132,7 @@ class TestMean:
         model = handle("llama")
         edits = [Edit(f"L1H{head}", "mean", prompts=self.PROMPTS) for head in range(4)]
         calls = []
-        hook = model.model.register_forward_hook(lambda *_: calls.append(1))
+        hook = model.model.register_forward_pre_hook(lambda *_: calls.append(1))
         streamlens.sweep(model, TEXT, over=edits)
         hook.remove()
         assert len(calls) == 3  # the clean run, the reference, the variants
@@ -142,7 +142,8 @@ class TestReplace:
     def test_by_a_vector(self, model):
         value = torch.randn(model.wiring.d_model, generator=torch.Generator().manual_seed(1))
         edited = replay(model, TEXT, Edit("L1.mlp", "replace", position=POSITION, value=value)).ledger
-        assert_close(edited.added[row_of(edited, "L1.mlp"), 0, POSITION], value)
+        row = row_of(edited, "L1.mlp")
+        assert_close(edited.added[row, 0, POSITION] * model.wiring.factor_of(row), value)
 
     def test_a_head_and_a_neuron(self):
         model = handle("llama")

@@ -76,11 +76,6 @@ def model():
     return streamlens.load(TwoBranches())
 
 
-@pytest.fixture(scope="module")
-def labels(model):
-    return model.wiring.sites[1].label, model.wiring.sites[2].label
-
-
 def end(run) -> list[float]:
     return run.ledger.stream[0, 0].tolist()
 
@@ -91,18 +86,17 @@ def test_with_both_branches(model):
     assert ledger.stream[0, 0].tolist() == [-1.0, 3.0]
 
 
-def test_without_one_of_them_or_both(model, labels):
-    one, two = labels
-    assert end(replay(model, IDS, one)) == [1.0, 1.0]
-    assert end(replay(model, IDS, two)) == [2.0, 3.0]
-    assert end(replay(model, IDS, [one, two])) == [2.0, 1.0]
-    assert end(replay(model, replay(model, IDS, two), one)) == [2.0, 1.0]
+def test_without_one_of_them_or_both(model):
+    assert end(replay(model, IDS, ONE)) == [1.0, 1.0]
+    assert end(replay(model, IDS, TWO)) == [2.0, 3.0]
+    assert end(replay(model, IDS, [ONE, TWO])) == [2.0, 1.0]
+    assert end(replay(model, replay(model, IDS, TWO), ONE)) == [2.0, 1.0]
 
 
-def test_subtracting_the_write_is_another_thing(model, labels):
+def test_subtracting_the_write_is_another_thing(model):
     """(-1, 3) - (0, 2) = (-1, 1); rerun without it, branch two writes (-1, 0) instead of (-3, 0): (1, 1)."""
     first, second = (Reader.direction(row, name=name) for row, name in (([1.0, 0.0], "first"), ([0.0, 1.0], "second")))
-    ablation = ablate(model, IDS, labels[0], readers=[first, second])
+    ablation = ablate(model, IDS, ONE, readers=[first, second])
     effect = ablation.effect_of("first")
     parts = [float(part) for part in (effect.direct, effect.indirect, effect.rescale, effect.total, effect.observed)]
     assert parts == [0.0, 2.0, 0.0, 2.0, 2.0]
@@ -111,37 +105,37 @@ def test_subtracting_the_write_is_another_thing(model, labels):
     assert parts == [-2.0, 0.0, 0.0, -2.0, -2.0]
     assert float(effect.closure) == 0.0
     assert ablation.headline() == (
-        f"Subtracting {labels[0]} predicts +0.00 units along the direction; rerunning the model gives +2.00."
+        f"Subtracting {ONE} predicts +0.00 units along the direction; rerunning the model gives +2.00."
     )
 
 
-def test_every_write_is_marked(model, labels):
-    frame = ablate(model, IDS, labels[0]).to_frame()
+def test_every_write_is_marked(model):
+    frame = ablate(model, IDS, ONE).to_frame()
     assert dict(zip(frame["component"], frame["status"], strict=True)) == {
         "embed": "unchanged",
-        labels[0]: "edit",
-        labels[1]: "response",
+        ONE: "edit",
+        TWO: "response",
     }
     assert frame["clean_norm"].tolist() == pytest.approx([5**0.5, 2.0, 3.0])
     assert frame["ablated_norm"].tolist() == pytest.approx([5**0.5, 0.0, 1.0])
     assert frame["delta_norm"].tolist() == pytest.approx([0.0, 2.0, 2.0])
 
 
-def test_frozen_the_second_branch_does_not_answer(model, labels):
+def test_frozen_the_second_branch_does_not_answer(model):
     reader = Reader.direction([1.0, 0.0])
-    ablation = ablate(model, IDS, labels[0], readers=reader, freeze="all")
+    ablation = ablate(model, IDS, ONE, readers=reader, freeze="all")
     assert ablation.ablated.stream[0, 0].tolist() == [-1.0, 1.0]
     assert float(ablation.effect_of(reader).indirect) == 0.0
 
 
-def test_the_matrix_of_responses_is_upper_triangular(model, labels):
+def test_the_matrix_of_responses_is_upper_triangular(model):
     swept = sweep(model, IDS, readers=Reader.direction([1.0, 0.0]))
     assert swept.responses().to_numpy().tolist() == [[0.0, 0.0, 2.0], [0.0, 0.0, 3.0]]
-    assert list(swept.responses().columns) == ["embed", *labels]
+    assert list(swept.responses().columns) == ["embed", ONE, TWO]
 
 
-def test_half_of_it_and_something_else_in_its_place(model, labels):
+def test_half_of_it_and_something_else_in_its_place(model):
     """Half of (0, 2): the stream is (2, 2), and branch two writes (-2, 0). (1, 1) instead: (3, 2), then (-2, 0)."""
-    assert end(replay(model, IDS, f"{labels[0]}=0.5")) == [0.0, 2.0]
-    edit = streamlens.Edit(labels[0], "replace", value=tensor([1.0, 1.0]))
+    assert end(replay(model, IDS, f"{ONE}=0.5")) == [0.0, 2.0]
+    edit = streamlens.Edit(ONE, "replace", value=tensor([1.0, 1.0]))
     assert end(replay(model, IDS, edit)) == [1.0, 2.0]

@@ -152,8 +152,14 @@ def capture(
     with quiet_eval(model.model), HookScope() as scope:
         for split in splits:
             split.attach(scope, model.modules)
-        attach(scope, model.modules, wiring, batch, [*seen.taps(), *(x for s in splits for x in s.listeners())])
-        output = model.model(**batch.inputs, **only)
+        listeners = [*seen.taps(), *(x for s in splits for x in s.listeners())]
+        if not keep_logits:
+            listeners.append(Listener(wiring.final_norm.tap if wiring.final_norm else wiring.final, _stop))
+        attach(scope, model.modules, wiring, batch, listeners)
+        try:
+            output = model.model(**batch.inputs, **only)
+        except _Seen.All:
+            output = None
         stream = batch.keep(seen.stream)
         norms = tuple(model.frozen_norm(norm, seen.arrivals[n]) for n, norm in enumerate(wiring.norms))
         added = seen.added(model)
@@ -203,6 +209,9 @@ def _tokens(model: ModelHandle, batch: Batch, context: Sequence[Sequence[str]]) 
 class _Seen:
     """What one forward showed: a buffer for the writes, and the few tensors that prove them."""
 
+    class All(Exception):
+        """The end of the stream has been seen, so the rest of the forward (the head) is left out."""
+
     def __init__(self, wiring: Wiring) -> None:
         self.wiring = wiring
         self.buffer: Tensor | None = None
@@ -242,6 +251,10 @@ class _Seen:
         elif tensor.dtype != self.buffer.dtype:
             self._take(self.buffer.to(torch.promote_types(tensor.dtype, self.buffer.dtype)))  # wider than the first
         self.rows[row].copy_(tensor if scale == 1.0 else tensor * scale)
+
+
+def _stop(_tensor: Tensor) -> None:
+    raise _Seen.All
 
 
 def _put(table: dict[int, Tensor], key: int, tensor: Tensor) -> None:

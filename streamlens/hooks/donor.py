@@ -64,7 +64,7 @@ def donated(
     )
     if level != "head":
         return {
-            write.site: torch.clone(ledger.added[row, 0, 0])
+            write.site: ledger.added[row, 0, 0] * wiring.factor_of(row)
             for row, write in enumerate(wiring.writes)
             if write.tap is not None
         }

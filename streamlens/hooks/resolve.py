@@ -178,6 +178,8 @@ def _replace(model: ModelHandle, wiring: Wiring, edit: Edit, place: Place) -> Ch
     if not torch.isfinite(value).all():
         wrong = int((~torch.isfinite(value)).sum())
         raise InputError(f"{place.site} is replaced by finite numbers; {wrong} of these {width} are not.")
+    if place.columns is None:
+        value = value / wiring.factor_of(place.row)  # so that the vector is what enters the stream
     return lambda here: value.to(here.dtype).expand_as(here)
 
 

@@ -5,6 +5,7 @@ a module or a tensor: modules are dotted names, so a wiring can be printed, comp
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from streamlens.carries import Add, Step
 from streamlens.sites import Site
@@ -153,7 +154,7 @@ class Wiring:
         """What the sum that a write belongs to is multiplied by before it is added."""
         return next((s.factor for s in self.program if isinstance(s, Add) and row in s.writes), 1.0)
 
-    @property
+    @cached_property
     def sites(self) -> tuple[Site, ...]:
         """The sites of all rows, in stream order."""
         return tuple(write.site for write in self.writes)

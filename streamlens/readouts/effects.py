@@ -131,11 +131,13 @@ def kl_divergence(clean: Ledger, ablated: Ledger) -> Float[Tensor, "batch pos"]:
         return torch.full(ablated.stream.shape[:2], float("nan"), dtype=torch.float64)
     before = clean.logits[0].float()
     p = before.double().softmax(-1)
+    weights = p.float()
     rows = []
     for after in ablated.logits:
         d = after.float() - before
         if float(d.max()) < FAR:
-            rows.append(torch.log1p((d.expm1().double() * p).sum(-1)) - (d.double() * p).sum(-1))
+            gained = (d.expm1() * weights).sum(-1).double()
+            rows.append(torch.log1p(gained) - (d * weights).sum(-1).double())
         else:
             logs = before.double().log_softmax(-1) - after.double().log_softmax(-1)
             rows.append((p * logs).sum(-1))
