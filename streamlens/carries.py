@@ -84,6 +84,35 @@ class FrozenNorm:
         return update * self.scale[..., None] * self.gain
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamNorm:
+    """A norm before its statistics are known: `x -> gain * (x - mean(x) if centred) / sigma(x) + bias`.
+
+    Attributes:
+        gain: What it multiplies each coordinate by, in float64.
+        bias: What it adds; None for a norm without bias.
+        centred: True for LayerNorm, False for RMSNorm.
+        eps: What is added under the square root.
+    """
+
+    gain: Float[Tensor, " d_model"]
+    bias: Float[Tensor, " d_model"] | None
+    centred: bool
+    eps: float
+
+    def at(self, stream: Float[Tensor, "batch pos d_model"]) -> FrozenNorm:
+        """The norm with the statistics it has at this stream, in float64."""
+        z = stream.double()
+        if self.centred:
+            z = z - z.mean(-1, keepdim=True)
+        return FrozenNorm(
+            gain=self.gain.to(stream.device),
+            bias=None if self.bias is None else self.bias.to(stream.device),
+            centred=self.centred,
+            scale=(z.square().mean(-1) + self.eps).rsqrt(),
+        )
+
+
 def transport(program: Sequence[Step], writes: Writes, norms: Sequence[FrozenNorm]) -> Writes:
     """Each write as it arrives at the end of the program, through every carry after it.
 

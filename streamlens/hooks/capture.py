@@ -149,7 +149,7 @@ def capture(
     only = {} if asked is None else {"logits_to_keep": asked}
     name = "decoder_input_ids" if wiring.stream == "decoder" else "input_ids"
     context = _context(model, batch, name)
-    with quiet_eval(model.model), HookScope() as scope:
+    with quiet_eval(model.model, model.modules.values()), HookScope() as scope:
         for split in splits:
             split.attach(scope, model.modules)
         listeners = [*seen.taps(), *(x for s in splits for x in s.listeners())]
@@ -200,6 +200,8 @@ def _context(model: ModelHandle, batch: Batch, name: str) -> tuple[tuple[str, ..
 
 def _tokens(model: ModelHandle, batch: Batch, context: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     """The text of the kept tokens; padding has a text of its own, which no prompt's context holds."""
+    if batch.whole:
+        return tuple(map(tuple, context))
     if not batch.mask.all():
         return tuple(model.token_texts(row) for row in batch.ids.tolist())
     places: list[list[int]] = batch.index.tolist()
@@ -275,8 +277,9 @@ def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: 
 
 def _sinks(stream: Tensor, batch: Batch) -> TokenMask:
     """Which kept tokens have a norm far above their prompt's median, over all of its positions."""
-    norms = stream.float().norm(dim=-1).cpu()[:, : batch.run_mask.shape[1]]
-    norms = norms.masked_fill(~batch.run_mask, float("nan"))
+    norms = torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float32).cpu()[:, : batch.run_mask.shape[1]]
+    if not batch.whole:
+        norms = norms.masked_fill(~batch.run_mask, float("nan"))
     limit = SINK_RATIO * norms.nanmedian(dim=-1, keepdim=True).values
     return batch.keep(norms > limit) & batch.mask
 

@@ -6,10 +6,8 @@
    nothing that nobody reads is kept alive.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,8 +16,7 @@ from streamlens.hooks.scope import HookScope, stream_output
 from streamlens.models.wiring import Tap, Wiring
 
 
-@dataclass(frozen=True)
-class Listener:
+class Listener(NamedTuple):
     """Who gets the tensor at a tap: at the kept positions, or at all positions of the run."""
 
     tap: Tap
@@ -35,41 +32,49 @@ def attach(
     listeners: Iterable[Listener],
 ) -> None:
     """Hooks every tapped module once; listeners get [batch, pos, d_model]."""
-    outputs: dict[str, dict[int, list[Listener]]] = defaultdict(lambda: defaultdict(list))
-    inputs: dict[str, dict[int, list[Listener]]] = defaultdict(lambda: defaultdict(list))
+    outputs: dict[str, dict[int, list[Listener]]] = {}
+    inputs: dict[str, dict[int, list[Listener]]] = {}
     for listener in listeners:
         tap = listener.tap
-        (inputs if tap.side == "input" else outputs)[tap.module][tap.call].append(listener)
+        calls_of = (inputs if tap.side == "input" else outputs).setdefault(tap.module, {})
+        calls_of.setdefault(tap.call, []).append(listener)
 
     def counted(calls_of: Mapping[int, list[Listener]], find: Callable[..., Tensor | None]) -> Callable:
         calls = 0
 
         def hook(_module: nn.Module, *seen: Any) -> None:
             nonlocal calls
-            wanted = calls_of.get(calls, ())
+            wanted = calls_of.get(calls)
             calls += 1
-            if wanted and (tensor := find(*seen)) is not None:
-                tensor = as_stream(tensor, wiring, batch)
-                kept = batch.keep(tensor)
-                for listener in wanted:
-                    listener.receive(batch.all_rows(tensor) if listener.all_positions else kept)
+            if wanted is None or (tensor := find(*seen)) is None:
+                return
+            tensor = as_stream(tensor, wiring, batch)
+            kept = batch.keep(tensor)
+            for _, receive, all_positions in wanted:
+                receive(batch.all_rows(tensor) if all_positions else kept)
 
         return hook
 
     for name, calls_of in outputs.items():
-        scope.after(modules[name], counted(calls_of, lambda _args, _kwargs, output: stream_output(output)))
+        scope.after(modules[name], counted(calls_of, _handed_on))
     for name, calls_of in inputs.items():
-        scope.before(modules[name], counted(calls_of, lambda args, kwargs: first_floating(args, kwargs)))
+        scope.before(modules[name], counted(calls_of, first_floating))
+
+
+def _handed_on(_args: tuple, _kwargs: Mapping[str, Any], output: Any) -> Tensor | None:
+    return output if isinstance(output, Tensor) else stream_output(output)
 
 
 def as_stream(tensor: Tensor, wiring: Wiring, batch: Batch) -> Tensor:
     """A module's tensor as [batch, pos, d_model]: flattened, time-major and broadcast ones included."""
-    n_batch, n_pos = batch.running, batch.run_mask.shape[1]
-    if tensor.dim() == 3 and wiring.time_major:
-        return tensor.transpose(0, 1)
-    if tensor.dim() == 3 and tensor.shape[0] == n_batch:
-        return tensor
-    if tensor.dim() == 2 and tensor.shape[0] == n_batch * n_pos:
+    n_batch = batch.running
+    if tensor.dim() == 3:
+        if wiring.time_major:
+            return tensor.transpose(0, 1)
+        if len(tensor) == n_batch:
+            return tensor
+    n_pos = batch.run_mask.shape[1]
+    if tensor.dim() == 2 and len(tensor) == n_batch * n_pos:
         return tensor.reshape(n_batch, n_pos, -1)
     return tensor.reshape(1, -1, tensor.shape[-1]).expand(n_batch, -1, -1)
 

@@ -18,12 +18,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from streamlens import __version__
-from streamlens.carries import FrozenNorm
+from streamlens.carries import FrozenNorm, StreamNorm
 from streamlens.errors import InputError, ModelError
 from streamlens.hooks.record import record
 from streamlens.models import tokens
 from streamlens.models.discover import find_wiring
-from streamlens.models.norms import affine, bias_vector, frozen_scale, gain_vector, weight_matrix
+from streamlens.models.norms import affine, bias_vector, gain_vector, weight_matrix
 from streamlens.models.parts import find_projections
 from streamlens.models.probe import probe_inputs
 from streamlens.models.wiring import Experts, Head, Norm, Projection, Wiring
@@ -165,16 +165,25 @@ class ModelHandle:
         """The text of each token, with its spaces."""
         return tokens.token_texts(self.tokenizer, ids)
 
+    def stream_norm(self, norm: Norm, *, width: int | None = None) -> StreamNorm:
+        """A norm of this model with its parameters in float64; `width` where it is not the stream's."""
+        module = self.modules[norm.tap.module]
+        return StreamNorm(
+            gain=gain_vector(module, norm.gain, self.wiring.d_model if width is None else width),
+            bias=bias_vector(module, norm.bias),
+            centred=norm.centred,
+            eps=norm.eps,
+        )
+
     def frozen_norm(self, norm: Norm, stream: Tensor) -> FrozenNorm:
         """A norm of this model with the statistics it has at `stream`, [batch, pos, d_model], in float64."""
-        module = self.modules[norm.tap.module]
-        bias = bias_vector(module, norm.bias)
-        return FrozenNorm(
-            gain=gain_vector(module, norm.gain, stream.shape[-1]).to(stream.device),
-            bias=None if bias is None else bias.to(stream.device),
-            centred=norm.centred,
-            scale=frozen_scale(norm, stream),
-        )
+        return self.stream_norm(norm, width=stream.shape[-1]).at(stream)
+
+    @property
+    def final_norm(self) -> StreamNorm | None:
+        """The norm between the final stream and the head; None if there is none."""
+        norm = self.wiring.final_norm
+        return None if norm is None else self.stream_norm(norm)
 
     def unembedding(self, ids: Sequence[int] | None = None) -> Unembedding:
         """The rows for some token ids, or for the whole vocabulary.

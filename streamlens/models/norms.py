@@ -77,14 +77,6 @@ def affine(module: nn.Module, hidden: Tensor) -> Tensor:
     return value + bias.detach().to(hidden.dtype) if isinstance(bias, Tensor) else value
 
 
-def frozen_scale(norm: Norm, stream: Tensor) -> Tensor:
-    """1 / sigma of the norm at this stream, one number per token, in float64."""
-    z = stream.double()
-    if norm.centred:
-        z = z - z.mean(-1, keepdim=True)
-    return (z.square().mean(-1) + norm.eps).rsqrt()
-
-
 def _eps(module: nn.Module, z: Tensor, scale: Tensor, centred: bool, *, tolerance: float) -> float | None:
     """The module's own eps if it explains the scale, else the one read off the numbers; None if neither does."""
     centre = z - z.mean(-1, keepdim=True) if centred else z

@@ -100,12 +100,13 @@ def read(ledger: Ledger, reader: Reader) -> Readout:
             f"{reader.name} is read off the decoder's stream; this ledger is the encoder's.",
             hint="Read the encoder along a direction: Reader.direction(vector).",
         )
+    ledger = reader.seen(ledger)
     linear = project(ledger, reader)
     parts = [linear(write) for write in ledger.writes]
     rows = [*ledger.sites, Site(kind="rounding")]
     parts.append(linear(ledger.rounding))
     ones = torch.ones_like(parts[0])
-    norm = ledger.final_norm if reader.norm == "final" else None
+    norm = reader.norm_at(ledger)
     if norm is not None and norm.bias is not None:
         rows.append(Site(kind="final_norm.bias"))
         parts.append(ones * (reader.matrix.to(norm.bias.device) @ norm.bias))
@@ -141,7 +142,7 @@ def _through_norm(ledger: Ledger, reader: Reader, matrix: Tensor) -> Callable[[T
     if matrix.shape[-1] != d_model:
         raise InputError(f"A reader is as wide as the stream, {d_model}; {reader.name!r} is {matrix.shape[-1]} wide.")
     matrix = matrix.to(ledger.stream.device)
-    norm = ledger.final_norm if reader.norm == "final" else None
+    norm = reader.norm_at(ledger)
     if norm is None:
         return lambda update: update.double() @ matrix.T
     folded = matrix * norm.gain
@@ -173,6 +174,11 @@ def observe(ledger: Ledger, reader: Reader) -> Float[Tensor, "batch pos reader"]
         return ledger.logits[..., list(vocabulary.ids)].double() @ vocabulary.mix.to(ledger.logits.device).T
     if reader.norm == "none":
         return ledger.stream.double() @ matrix.T + bias
+    if reader.norm == "input":
+        norm = reader.norm_at(ledger)
+        assert norm is not None
+        normed = norm.linear(ledger.stream)
+        return (normed if norm.bias is None else normed + norm.bias) @ matrix.T + bias
     if ledger.normed is None or (vocabulary is not None and vocabulary.softcap is not None):
         return None
     return ledger.normed.double() @ matrix.T + bias

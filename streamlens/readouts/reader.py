@@ -1,22 +1,29 @@
 """Reader: a linear question asked of the residual stream.
 
-1. A reader is a matrix [reader, d_model] with a name and a unit. It reads the stream as it is, or through the
-   final norm.
-2. Readers made from vocabulary tokens remember the tokens: their value can be checked against the model's own
+1. A reader is a matrix [reader, d_model] with a name and a unit. It reads the stream as it is, through the final
+   norm, or through the norm in front of a sublayer.
+2. It reads at the end of the stream, or where a sublayer reads: right after the write named `after`. `seen` cuts a
+   ledger off there.
+3. Readers made from vocabulary tokens remember the tokens: their value can be checked against the model's own
    logits, and a softcap acts on each logit before a difference is taken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from functools import cached_property
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.carries import FrozenNorm, StreamNorm
 from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
+
+#: through what a reader reads
+NormKind: TypeAlias = Literal["final", "input", "none"]
 
 
 @runtime_checkable
@@ -38,6 +45,8 @@ class Readable(Protocol):
     def token_id(self, text: str) -> int: ...
     def token_texts(self, ids: Sequence[int]) -> tuple[str, ...]: ...
     def unembedding(self, ids: Sequence[int] | None = None) -> LinearHead: ...
+    @property
+    def final_norm(self) -> StreamNorm | None: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,8 +78,13 @@ class Reader:
         unit: "logits", or whatever the direction measures.
         matrix: [reader, d_model], in float64.
         bias: A constant per row, in the unit.
-        norm: "final" if it reads through the final norm, "none" if it reads the stream itself.
+        norm: "final" if it reads through the final norm, "input" through the norm in front of a sublayer, "none" if it
+            reads the stream itself.
+        through: That norm's parameters, so that any stream can be read; None for "none", and for a "final" reader that
+            was made without a model.
+        after: The last write that is in the stream where it reads (`L9.mlp` for a head of layer 10); None for the end.
         vocabulary: The tokens it is made of; None for a direction.
+        tolerance: A singular value counts towards the rank above this share of the largest.
     """
 
     name: str
@@ -78,8 +92,34 @@ class Reader:
     unit: str
     matrix: Float[Tensor, "reader d_model"]
     bias: Float[Tensor, " reader"]
-    norm: Literal["final", "none"]
+    norm: NormKind
+    through: StreamNorm | None = None
+    after: str | None = None
     vocabulary: Vocabulary | None = None
+    tolerance: float = 1e-10
+
+    @cached_property
+    def rank(self) -> int:
+        """Numerical rank of the matrix: how many singular values lie above `tolerance` times the largest."""
+        sizes = torch.linalg.svdvals(self.matrix)
+        return int((sizes > self.tolerance * sizes[0]).sum())
+
+    def seen(self, ledger: Ledger) -> Ledger:
+        """The ledger of the stream that this reader reads: all of it, or cut off after the write named `after`.
+
+        Raises:
+            InputError: The ledger has no such write.
+        """
+        return ledger if self.after is None else ledger.at(self.after)
+
+    def norm_at(self, ledger: Ledger) -> FrozenNorm | None:
+        """The norm it reads through, frozen; None for no norm. `ledger` is what `seen` gave.
+
+        A "final" reader takes the norm as it was at the end of this pass, whatever the ledger is cut off after.
+        """
+        if self.norm == "none" or (self.norm == "final" and ledger.final_norm is not None):
+            return None if self.norm == "none" else ledger.final_norm
+        return None if self.through is None else self.through.at(ledger.stream)
 
     @classmethod
     def logits(cls, model: Readable, tokens: Sequence[str | int]) -> "Reader":
@@ -119,7 +159,7 @@ class Reader:
         *,
         name: str = "direction",
         unit: str = "units along the direction",
-        norm: Literal["final", "none"] = "none",
+        norm: NormKind = "none",
     ) -> "Reader":
         """One row: the component of the stream along a vector (not normalised here).
 
@@ -140,7 +180,7 @@ class Reader:
         Under a final norm, `scale * gain * row`, centred first under LayerNorm; in float64.
         """
         row = self.matrix[0].to(ledger.stream.device)
-        norm = ledger.final_norm if self.norm == "final" else None
+        norm = self.norm_at(ledger)
         if norm is None:
             return row.expand(ledger.stream.shape)
         folded = row * norm.gain
@@ -160,6 +200,7 @@ class Reader:
             matrix=mix @ matrix,
             bias=mix @ bias,
             norm="final",
+            through=model.final_norm,
             vocabulary=vocabulary,
         )
 
