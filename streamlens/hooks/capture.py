@@ -277,7 +277,8 @@ def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: 
 
 def _sinks(stream: Tensor, batch: Batch) -> TokenMask:
     """Which kept tokens have a norm far above their prompt's median, over all of its positions."""
-    norms = torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float32).cpu()[:, : batch.run_mask.shape[1]]
+    wide = torch.promote_types(stream.dtype, torch.float32)
+    norms = torch.linalg.vector_norm(stream, dim=-1, dtype=wide).cpu()[:, : batch.run_mask.shape[1]]
     if not batch.whole:
         norms = norms.masked_fill(~batch.run_mask, float("nan"))
     limit = SINK_RATIO * norms.nanmedian(dim=-1, keepdim=True).values
