@@ -88,7 +88,11 @@ class Edit:
 
     @classmethod
     def parse(
-        cls, text: str, *, position: int | str | None = None, prompts: str | Sequence[str] | None = None
+        cls,
+        text: str,
+        *,
+        position: int | str | Sequence[int | str] | None = None,
+        prompts: str | Sequence[str] | None = None,
     ) -> "Edit":
         """Reads `SITE[<SOURCE][@POSITION][=FACTOR|METHOD]`.
 

@@ -22,11 +22,15 @@ def made(default_model):
     one = ablate(default_model, bank, "L1.attn@bank", readers=reader, position="bank")
     every = ablate(default_model, bank, "L1.attn@river", readers=reader)
     swept = sweep(default_model, bank, position="bank", readers=reader)
+    heads = sweep(default_model, bank, over="heads", position="bank", readers=reader)
     return {
         "one": one.to_frame(),
         "every": every.to_frame(),
         "effects": swept.effects(),
         "responses": swept.responses(),
+        "heads": heads.responses(),
+        "output": sweep(default_model, bank, position="bank").effects(),
+        "one effect": one.effects(),
     }
 
 
@@ -49,6 +53,23 @@ def test_effects_say_what_is_shown(made) -> None:
     for said in ("logit(·river)", "·bank (position 9)", "After crossing", "Ablated − clean", "Largest 20 of 60 edits"):
         assert said in title
     assert "sum to the model's own change within" in title
+
+
+def test_one_effect_is_not_called_one_of_many(made) -> None:
+    title = title_of(plots.effects(made["one effect"]))
+    assert "The parts sum to the model's own change within" in title
+    assert "of all" not in title
+
+
+def test_without_a_reader_effects_are_divergences_of_the_output(made) -> None:
+    figure = plots.effects(made["output"], top=3)
+    (bars,) = figure.data
+    frame = made["output"].sort_values("kl", ascending=False).head(3)
+    assert list(bars.x) == frame["kl"].tolist()
+    assert [text.split()[0] for text in figure.layout.yaxis.ticktext] == frame["variant"].astype(str).tolist()
+    assert list(bars.customdata[0]) == ["L1.attn@bank", ",", "ing"]
+    assert "KL(clean, ablated) of the next token, in nats. Largest 3 of 60 edits" in title_of(figure)
+    assert "in nats: L1.attn@bank" in figure.layout.meta["summary"]
 
 
 def test_downstream_bars(made) -> None:
@@ -80,11 +101,15 @@ def test_downstream_without_a_reader_draws_norms(made) -> None:
     frame = made["one"].drop(columns=[c for c in made["one"] if ": " in c])
     figure = plots.downstream(frame)
     assert "norm of the change" in title_of(figure)
+    assert not any("+" in text for text in figure.data[0].text)  # a norm has no sign
     assert figure.layout.xaxis.range[0] == 0
 
 
 def test_the_matrix_is_upper_triangular(made) -> None:
-    figure = plots.responses(made["responses"], unit="logits")
+    figure = plots.responses(made["responses"])
+    assert "logit(·river) - logit(·money): responses to each edit" in title_of(figure)
+    assert "at ·bank (position 9)" in title_of(figure)
+    assert "change, logits" in figure.layout.coloraxis.colorbar.title.text
     cells = np.array(figure.data[0].z, dtype=float)
     assert cells.shape == (60, 61)
     assert np.isnan(cells[np.tril_indices(60, k=1, m=61)]).all()
@@ -94,6 +119,14 @@ def test_the_matrix_is_upper_triangular(made) -> None:
     assert hatched.customdata[2][1] == "+0.421"
     axis = figure.layout.coloraxis
     assert axis.cmin == -axis.cmax < 0
+
+
+def test_a_tall_matrix_names_the_writes_below_it_too(made) -> None:
+    figure = plots.responses(made["heads"])
+    assert figure.layout.xaxis2.side == "bottom"
+    assert figure.layout.xaxis2.ticktext == figure.layout.xaxis.ticktext
+    assert len(figure.layout.yaxis.ticktext) == 270
+    assert "xaxis2" not in plots.responses(made["responses"]).layout.to_plotly_json()
 
 
 @pytest.mark.parametrize("dark", [False, True])

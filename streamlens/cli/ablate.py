@@ -2,20 +2,31 @@
 
 1. The edits are read from their text form before a model is loaded.
 2. Each prompt is run with and without them, and read at one token: by default where the edits act.
-3. The answer is the ablation ledger: the split of the reader's change, then what every other write did.
+3. The answer is the ablation ledger: the split of the reader's change, then what every other write did. `--html` draws
+   it (`ablation_page.py`).
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from streamlens.cli.options import Command, ModelChoice, Output, model_options, output_options
+from streamlens.cli.decompose import position_of, reader_of, require_for
+from streamlens.cli.options import (
+    Command,
+    ModelChoice,
+    Output,
+    html_option,
+    model_options,
+    output_options,
+    require_page,
+)
 from streamlens.cli.prompts import Prompt, prompt_options, read_prompts
 
 
 def reading_options(command: Command) -> Command:
-    """`--token`, `--for`, `--against`, `--read-at`, `--freeze`: what `ablate` and `sweep` share."""
+    """`--token`, `--for`, `--against`, `--read-at`, `--freeze`, `--reference`: what `ablate` and `sweep` share."""
     options = [
         click.option("--token", metavar="TEXT|INDEX", help="Edit at this token only; by default at every token."),
         click.option("--for", "wanted", metavar="TOKEN", help="The next token whose logit is read, with its space."),
@@ -29,6 +40,12 @@ def reading_options(command: Command) -> Command:
             multiple=True,
             help="Hold this later write, all of them, or attention patterns as they were. Repeatable.",
         ),
+        click.option(
+            "--reference",
+            metavar="TEXT|FILE",
+            multiple=True,
+            help="The prompts of the method mean, the one prompt of resample. Repeatable.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -39,8 +56,8 @@ def reading_options(command: Command) -> Command:
 @prompt_options
 @click.option("-e", "--edit", "texts", metavar="EDIT", multiple=True, required=True, help="See above. Repeatable.")
 @reading_options
-@click.option("--reference", metavar="TEXT", multiple=True, help="The prompts of =mean, the prompt of =resample.")
 @click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Responding writes shown.")
+@html_option
 @model_options()
 @output_options
 def command(
@@ -54,6 +71,7 @@ def command(
     freeze: tuple[str, ...],
     reference: tuple[str, ...],
     top: int,
+    html: Path | None,
     choice: ModelChoice,
     out: Output,
 ) -> int:
@@ -76,13 +94,13 @@ def command(
         -e L1.attn@bank --for " river" --against " money"
     """
     require_for(wanted, against)
-    from streamlens.cli.decompose import position_of, reader_of
-
     prompts = read_prompts(prompt, column=column)
-    edits = parsed(texts, position_of(token), reference)
+    require_page(html, prompts=len(prompts))
+    references = reference_texts(reference)
+    edits = parsed(texts, position_of(token), as_reference(references))
 
     from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit
+    from streamlens.cli.output import Result, emit, note
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli.ablated import entry, frame, payload, show
@@ -99,7 +117,12 @@ def command(
             position=where,
             freeze=frozen(freeze),
             bos=choice.prepend_bos,
+            whole=html is not None,
         )
+        if html is not None:
+            from streamlens.cli.ablation_page import write_ablation
+
+            write_ablation(html, found, reference=references)
         return Result(
             payload=payload(found),
             frame=lambda: frame(found, number),
@@ -109,16 +132,26 @@ def command(
     results, failed = each(prompts, work, quiet=out.quiet)
     if results or len(prompts) > 1:
         emit(results, out, many=len(prompts) > 1)
+    if html is not None:
+        note(f"wrote {html}", quiet=out.quiet)
     return 1 if failed else 0
 
 
-def require_for(wanted: str | None, against: str | None) -> None:
-    """`--against` needs `--for`."""
-    if against is not None and wanted is None:
-        raise click.UsageError("--against is the other side of --for, which is missing.", click.get_current_context())
+def reference_texts(given: Sequence[str]) -> list[str]:
+    """The prompts that `--reference` names.
+
+    Raises:
+        InputError: A file, line or row that is no prompt.
+    """
+    return [prompt.text for prompt in read_prompts(given)]
 
 
-def parsed(texts: Sequence[str], position: str | int | None, reference: Sequence[str]) -> list[Any]:
+def as_reference(texts: Sequence[str]) -> str | list[str] | None:
+    """One prompt, several or none, as `Edit` takes them."""
+    return texts[0] if len(texts) == 1 else list(texts) or None
+
+
+def parsed(texts: Sequence[str], position: str | int | None, prompts: str | Sequence[str] | None) -> list[Any]:
     """The edits of the command line; `position` holds where one names none.
 
     Raises:
@@ -126,7 +159,6 @@ def parsed(texts: Sequence[str], position: str | int | None, reference: Sequence
     """
     from streamlens.edits import Edit
 
-    prompts = reference[0] if len(reference) == 1 else list(reference) or None
     return [Edit.parse(text, position=position, prompts=prompts) for text in texts]
 
 

@@ -33,6 +33,7 @@ class Entry:
         ledger: The ablation ledger at the one position that is read.
         freeze: What was held.
         says: The reader's name with its tokens made legible; "" without a reader.
+        whole: The same ledger at all positions, where it was asked for.
     """
 
     prompt: str
@@ -40,32 +41,39 @@ class Entry:
     ledger: Any
     freeze: Any
     says: str = ""
+    whole: Any = None
 
 
 def entry(
-    model: Any, prompt: str, edits: Sequence[Any], *, reader: Any, position: Any, freeze: Any, bos: bool
+    model: Any,
+    prompt: str,
+    edits: Sequence[Any],
+    *,
+    reader: Any,
+    position: Any,
+    freeze: Any,
+    bos: bool,
+    whole: bool = False,
 ) -> Entry:
-    """Runs one prompt without and with the edits.
+    """Runs one prompt without and with the edits; `whole`: once more, to keep every position.
 
     Raises:
         InputError: An edit, a position or a frozen write that does not fit.
     """
     from streamlens.cli.books import legible_name
     from streamlens.experiments.ablate import ablate
-    from streamlens.models.tokens import encode
+    from streamlens.hooks.clean import start_run
 
-    ids = encode(model.tokenizer, prompt, prepend_bos=bos).ids[0].tolist()
-    ledger = ablate(
-        model,
-        prompt,
-        edits,
-        readers=() if reader is None else reader,
-        position=position,
+    clean = start_run(model, prompt, prepend_bos=bos, keep_logits=False)
+    given: dict[str, Any] = {"readers": () if reader is None else reader, "freeze": freeze}
+    return Entry(
+        prompt=prompt,
+        tokens=clean.context[0],
+        ledger=ablate(model, clean, edits, position=position, **given),
         freeze=freeze,
-        prepend_bos=bos,
+        says="" if reader is None else legible_name(model, reader),
+        whole=ablate(model, clean, edits, **given) if whole else None,
     )
-    says = "" if reader is None else legible_name(model, reader)
-    return Entry(prompt=prompt, tokens=model.token_texts(ids), ledger=ledger, freeze=freeze, says=says)
 
 
 def payload(found: Entry) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from streamlens.cli.options import ModelChoice, Output, model_options, output_options, require_place
+from streamlens.cli.options import ModelChoice, Output, html_option, model_options, output_options, require_page
 from streamlens.cli.prompts import Prompt, prompt_options, read_prompts
-from streamlens.errors import InputError, ModelError
+from streamlens.errors import ModelError
 
 
 @click.command("decompose")
@@ -32,7 +32,7 @@ from streamlens.errors import InputError, ModelError
 @click.option(
     "--site", "sites", metavar="LABEL", multiple=True, help="Split only this write, e.g. L9.attn. Repeatable."
 )
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page with plots.")
+@html_option
 @model_options()
 @output_options
 def command(
@@ -57,7 +57,8 @@ def command(
         --token bank --for " river" --against " money"
     """
     prompts = read_prompts(prompt, column=column)
-    _check(prompts, wanted, against, html)
+    require_for(wanted, against)
+    require_page(html, prompts=len(prompts))
     if sites and level == "sublayer":
         raise click.UsageError("--site chooses what --level splits; give --level head.", click.get_current_context())
 
@@ -103,13 +104,10 @@ def position_of(token: str | None) -> str | int | None:
     return int(token) if token is not None and re.fullmatch(r"-?\d+", token) else token
 
 
-def _check(prompts: list[Prompt], wanted: str | None, against: str | None, html: Path | None) -> None:
+def require_for(wanted: str | None, against: str | None) -> None:
+    """`--against` needs `--for`."""
     if against is not None and wanted is None:
         raise click.UsageError("--against is the other side of --for, which is missing.", click.get_current_context())
-    if html is not None:
-        require_place(html, "--html")
-        if len(prompts) > 1:
-            raise InputError(f"--html shows one prompt; got {len(prompts)}.", hint="Make one page for each.")
 
 
 def reader_of(model: Any, wanted: str | None, against: str | None) -> Any:

@@ -1,13 +1,18 @@
 """Running prompts one after another: progress on a terminal, and what becomes of a prompt that fails."""
 
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from streamlens.cli.options import ModelChoice
 from streamlens.cli.output import Result, busy, console, note
 from streamlens.cli.prompts import Prompt
 from streamlens.errors import StreamlensError
+
+#: seconds between two lines of progress where there is no terminal for a bar
+EVERY = 5.0
 
 
 def load_model(choice: ModelChoice, *, quiet: bool) -> Any:
@@ -38,21 +43,44 @@ def each(prompts: Sequence[Prompt], work: Callable[[int, Prompt], Result], *, qu
     return results, failed
 
 
-def _watched(prompts: Sequence[Prompt], *, quiet: bool) -> Any:
-    """The numbered prompts, on a terminal under a bar: done, total, rate, time left."""
+def _watched(prompts: Sequence[Prompt], *, quiet: bool) -> Iterator[tuple[int, Prompt]]:
+    """The numbered prompts, on a terminal under a bar."""
     if quiet or not sys.stderr.isatty():
-        return enumerate(prompts)
+        yield from enumerate(prompts)
+        return
+    with counted("prompts", quiet=False) as progress:
+        for number, prompt in enumerate(prompts):
+            progress(number, len(prompts))
+            yield number, prompt
+
+
+@contextmanager
+def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Counts done of total: a bar with rate and time left on a terminal, else a line every few seconds."""
+    if quiet:
+        yield lambda done, total: None
+        return
+    if not sys.stderr.isatty():
+        last = [time.monotonic()]
+
+        def line(done: int, total: int) -> None:
+            now = time.monotonic()
+            if done == total or now - last[0] >= EVERY:
+                last[0] = now
+                note(f"{done} of {total} {what}")
+
+        yield line
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def watched() -> Any:
-        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-        rate = TextColumn("{task.fields[rate]}")
-        shown = console(sys.stderr, terminal=True)
-        with Progress(*columns, rate, TimeRemainingColumn(), console=shown, transient=True) as progress:
-            task = progress.add_task("prompts", total=len(prompts), rate="")
-            for number, prompt in enumerate(prompts):
-                yield number, prompt
-                speed = progress.tasks[0].speed
-                progress.update(task, advance=1, rate=f"{speed:.1f}/s" if speed else "")
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    rate = TextColumn("{task.fields[rate]}")
+    shown = console(sys.stderr, terminal=True)
+    with Progress(*columns, rate, TimeRemainingColumn(), console=shown, transient=True) as bar:
+        task = bar.add_task(what, total=None, rate="")
 
-    return watched()
+        def move(done: int, total: int) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, total=total, rate=f"{speed:.1f}/s" if speed else "")
+
+        yield move

@@ -71,6 +71,25 @@ def require_place(path: Path, option: str) -> None:
         raise InputError(f"{option} names a file in an existing folder; {path}: {said}.")
 
 
+def html_option(command: Command) -> Command:
+    """`--html`."""
+    named = "Also write a page with plots."
+    return click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help=named)(command)
+
+
+def require_page(html: Path | None, *, prompts: int = 1) -> None:
+    """A page that is asked for can be written, and is about one prompt.
+
+    Raises:
+        InputError: No such folder, or several prompts.
+    """
+    if html is None:
+        return
+    require_place(html, "--html")
+    if prompts > 1:
+        raise InputError(f"--html shows one prompt; got {prompts}.", hint="Make one page for each.")
+
+
 def model_options(*, prompts: bool = True) -> Decorator:
     """`--model`, `--dtype`, `--device`, and `--prepend-bos` for commands that take prompts."""
     options: list[Decorator] = [

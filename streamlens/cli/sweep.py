@@ -1,25 +1,26 @@
 """`streamlens sweep`: switch one branch off after another, and see which ones matter and how.
 
 1. The clean run is made once; every variant reruns only what its edit can change, many in one batch.
-2. The table holds the largest effects by size: direct and indirect part, rescale, and what they sum to.
+2. The table holds the largest effects by size: direct and indirect part, rescale, and what they sum to (`swept.py`).
+3. `--estimate gradient` runs no variant: one backward pass estimates them all (`estimated.py`). `--check` runs them too
+   and says how well the estimate ranks them.
 """
 
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
-from streamlens.cli.ablate import frozen, reading_options, require_for
-from streamlens.cli.options import ModelChoice, Output, model_options, output_options
+from streamlens.cli.ablate import as_reference, frozen, reading_options, reference_texts
+from streamlens.cli.decompose import position_of, reader_of, require_for
+from streamlens.cli.options import ModelChoice, Output, html_option, model_options, output_options, require_page
 from streamlens.cli.prompts import Prompt, prompt_options, read_prompts
 from streamlens.errors import InputError
 
-#: seconds between two lines of progress where there is no terminal for a bar
-EVERY = 5.0
+#: methods that take what they put in from `--reference`
+REFERRING = ("mean", "resample")
 
 
 @click.command("sweep")
@@ -27,9 +28,18 @@ EVERY = 5.0
 @click.option(
     "--over", type=click.Choice(["sublayers", "heads"]), default="sublayers", show_default=True, help="One by one."
 )
-@click.option("--method", metavar="zero|FACTOR", default="zero", show_default=True, help="0.5 halves each write.")
+@click.option(
+    "--method",
+    metavar="zero|FACTOR|mean|resample",
+    default="zero",
+    show_default=True,
+    help="0.5 halves each write; mean and resample take --reference.",
+)
 @reading_options
+@click.option("--estimate", type=click.Choice(["gradient"]), help="Estimate from one backward pass; run no variant.")
+@click.option("--check", is_flag=True, help="With --estimate: run them too, and compare.")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Variants shown.")
+@html_option
 @model_options()
 @output_options
 def command(
@@ -42,168 +52,109 @@ def command(
     against: str | None,
     read_at: str | None,
     freeze: tuple[str, ...],
+    reference: tuple[str, ...],
+    estimate: str | None,
+    check: bool,
     top: int,
+    html: Path | None,
     choice: ModelChoice,
     out: Output,
 ) -> int:
     """Switch every sublayer or head off, one after another, and split what changes.
 
-    PROMPT is a text, a .txt, .jsonl, .csv or .parquet file, or - for lines on standard input.
+    PROMPT is a text, a .txt, .jsonl, .csv or .parquet file, or - for lines on standard input. Without --for
+    the effects are what becomes of the next token: the divergence, and the likeliest one.
 
     \b
     streamlens sweep "After crossing the river, she rested on the bank" \\
         --token bank --for " river" --against " money"
     """
     require_for(wanted, against)
-    if wanted is None:
-        raise click.UsageError('A sweep reads a logit; name the token: --for " river".', click.get_current_context())
-    _require_factor(method)
+    _require_estimable(estimate, check=check, wanted=wanted, freeze=freeze, html=html)
     prompts = read_prompts(prompt, column=column)
+    require_page(html, prompts=len(prompts))
+    texts = _references(method, reference)
 
-    from streamlens.cli.decompose import position_of, reader_of
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit
+    from streamlens.cli.each import counted, each, load_model
+    from streamlens.cli.output import emit, note
 
     model = load_model(choice, quiet=out.quiet)
+    from streamlens.cli import estimated, swept
     from streamlens.cli.books import legible_name
     from streamlens.experiments.ablate import sweep
+    from streamlens.hooks.clean import start_run
 
     reader = reader_of(model, wanted, against)
-    says = legible_name(model, reader)
+    says = "" if reader is None else legible_name(model, reader)
+    asked = {"over": over, "method": method, "reference": list(texts), "freeze": list(freeze)}
 
     def work(number: int, given: Prompt) -> Any:
-        with counted("variants", quiet=out.quiet or len(prompts) > 1) as progress:
-            found = sweep(
-                model,
-                given.text,
-                over=over,
-                position=position_of(token),
-                method=method,
-                readers=reader,
-                read_at=position_of(read_at),
-                freeze=frozen(freeze),
-                progress=progress,
-                prepend_bos=choice.prepend_bos,
-            )
-        data = _payload(found, given.text, over=over, method=method, freeze=freeze)
-        return Result(
-            payload=data,
-            frame=lambda: _frame(found, number),
-            show=lambda console: _show(console, data, says, top),
-        )
+        clean = start_run(model, given.text, prepend_bos=choice.prepend_bos, keep_logits=estimate is not None)
+        options: dict[str, Any] = {
+            "over": over,
+            "position": position_of(token),
+            "method": method,
+            "prompts": as_reference(texts),
+            "readers": () if reader is None else reader,
+            "read_at": position_of(read_at),
+        }
+        guess = sweep(model, clean, estimate="gradient", **options) if estimate else None
+        made = None
+        if guess is None or check:
+            with counted("variants", quiet=out.quiet or len(prompts) > 1) as progress:
+                made = sweep(model, clean, freeze=frozen(freeze), progress=progress, **options)
+        if html is not None:
+            from streamlens.cli.ablation_page import write_sweep
+
+            write_sweep(html, made, says, asked, top=top)
+        if guess is not None:
+            return estimated.result(guess, made, number, says=says, asked=asked, top=top)
+        return swept.result(made, number, says=says, asked=asked, top=top)
 
     results, failed = each(prompts, work, quiet=out.quiet)
     if results or len(prompts) > 1:
         emit(results, out, many=len(prompts) > 1)
+    if html is not None:
+        note(f"wrote {html}", quiet=out.quiet)
     return 1 if failed else 0
 
 
-def _require_factor(method: str) -> None:
-    """Only what needs no more than the command line has.
+def _refuse(message: str) -> NoReturn:
+    raise click.UsageError(message, click.get_current_context())
+
+
+def _require_estimable(
+    estimate: str | None, *, check: bool, wanted: str | None, freeze: Sequence[str], html: Path | None
+) -> None:
+    """What goes with `--estimate`, and what only goes with it."""
+    if estimate is None:
+        if check:
+            _refuse("--check compares an estimate with the sweep; add --estimate gradient.")
+        return
+    if wanted is None:
+        _refuse('An estimate is of a logit; name the token: --for " river".')
+    if freeze:
+        _refuse("An estimate holds nothing at its clean value; leave --freeze or --estimate out.")
+    if html is not None and not check:
+        _refuse("--html draws the exact sweep; add --check, or leave --estimate out.")
+
+
+def _references(method: str, given: Sequence[str]) -> list[str]:
+    """The texts of `--reference`, as many as the method takes.
 
     Raises:
-        InputError: Another method.
+        InputError: No such method, no reference for one that needs it, or one for a method that takes none.
     """
-    if method != "zero" and not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", method):
+    if method not in ("zero", *REFERRING) and not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", method):
         raise InputError(
-            f"--method is zero or a factor such as 0.5; got {method!r}.",
-            hint="`streamlens ablate` takes mean and resample, one edit at a time.",
+            f"--method is zero, a factor such as 0.5, mean or resample; got {method!r}.",
+            hint="In Python a sweep takes any list of edits.",
         )
-
-
-@contextmanager
-def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Counts done of total: a bar with rate and time left on a terminal, else a line every few seconds."""
-    from streamlens.cli.output import console, note
-
-    if quiet:
-        yield lambda done, total: None
-        return
-    if not sys.stderr.isatty():
-        last = [time.monotonic()]
-
-        def line(done: int, total: int) -> None:
-            now = time.monotonic()
-            if done == total or now - last[0] >= EVERY:
-                last[0] = now
-                note(f"{done} of {total} {what}")
-
-        yield line
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    rate = TextColumn("{task.fields[rate]}")
-    with Progress(
-        *columns, rate, TimeRemainingColumn(), console=console(sys.stderr, terminal=True), transient=True
-    ) as bar:
-        task = bar.add_task(what, total=None, rate="")
-
-        def move(done: int, total: int) -> None:
-            speed = bar.tasks[0].speed
-            bar.update(task, completed=done, total=total, rate=f"{speed:.1f}/s" if speed else "")
-
-        yield move
-
-
-def _payload(found: Any, prompt: str, *, over: str, method: str, freeze: tuple[str, ...]) -> dict[str, Any]:
-    """Every variant's effect in the order of the sweep, and the worst closing error."""
-    from streamlens.cli.ablated import PARTS
-
-    effects, clean = found.effects(), found.parts[0].clean
-    first = effects.iloc[0]
-    kept = [*PARTS, "total", "observed", "closure", "self_repair", "kl", "top_after"]
-    rows = effects[["variant", *kept]].to_dict("records")
-    return {
-        "prompt": prompt,
-        "position": int(first["position"]),
-        "token": first["token"],
-        "token_id": int(first["token_id"]),
-        "over": over,
-        "method": method,
-        "freeze": list(freeze),
-        "model": dict(clean.provenance),
-        "reader": {"name": first["reader"], "unit": first["unit"]},
-        "value": float(first["clean"]),
-        "top_before": first["top_before"],
-        "effects": rows,
-        "closure": {
-            "in_order": max(side.in_order for part in found.parts for side in (part.clean, part.ablated)),
-            "relative": max(float(side.closure.max()) for part in found.parts for side in (part.clean, part.ablated)),
-            "effect": float(effects["closure"].max()),
-        },
-    }
-
-
-def _frame(found: Any, number: int) -> Any:
-    rows = found.effects()
-    return rows.assign(prompt_id=rows["prompt_id"] + number)
-
-
-def _show(console: Any, data: Mapping[str, Any], says: str, top: int) -> None:
-    """The largest effects by size, and how well the worst of all closes."""
-    from streamlens.cli import terminal
-    from streamlens.cli.ablated import ALWAYS, PARTS
-    from streamlens.display import display_token
-
-    unit = data["reader"]["unit"]
-    where = f"{display_token(data['token'], width=24)} (position {data['position']})"
-    held = f", with {', '.join(data['freeze'])} frozen" if data["freeze"] else ""
-    value = terminal.signed(data["value"])
-    terminal.show_prompt(console, data["prompt"])
-    terminal.show_lines(
-        console, [f"{says} at {where} is {value} {unit}; changes, ablated − clean, in {unit}{held}", ""]
-    )
-    rows = sorted(data["effects"], key=lambda row: -abs(row["total"]))
-    parts = [name for name in PARTS if name in ALWAYS or any(row[name] for row in rows)]
-    made = terminal.table("edited", *((name, "right") for name in (*parts, "total")), ("KL", "right"))
-    for row in rows[:top]:
-        sizes = [terminal.signed(row[name]) for name in (*parts, "total")]
-        made.add_row(terminal.text(row["variant"]), *sizes, f"{row['kl']:.3f}")
-    console.print(made, "")
-    rest = len(rows) - top
-    lines = [f"The {top} largest of {len(rows)} variants by size of the total."] if rest > 0 else []
-    lines.append(f"The parts sum to the model's own change within {terminal.small(data['closure']['effect'])} {unit}.")
-    terminal.show_lines(console, lines)
-    terminal.show_closure(console, data["closure"])
-    terminal.show_lines(console, [terminal.made_by(data["model"])], style="dim")
+    texts = reference_texts(given)
+    if method in REFERRING and not texts:
+        raise InputError(f"--method {method} takes its values from other prompts.", hint="Give --reference TEXT|FILE.")
+    if method not in REFERRING and texts:
+        raise InputError(f"--reference is for the methods mean and resample; the method is {method}.")
+    if method == "resample" and len(texts) > 1:
+        raise InputError(f"--method resample takes one other prompt; got {len(texts)}.")
+    return texts

@@ -85,7 +85,10 @@ class Sweep:
     variants: tuple[str, ...]
 
     def effects(self) -> "pd.DataFrame":
-        """One row per (variant, reader, position); see `streamlens.frames.SCHEMAS["effects"]`."""
+        """One row per (variant, reader, position), without readers per (variant, position).
+
+        See `streamlens.frames.SCHEMAS["effects"]`.
+        """
         from streamlens.frames import effects_frame
 
         return effects_frame(self.parts)
@@ -93,8 +96,12 @@ class Sweep:
     def responses(self, reader: Reader | str | None = None) -> "pd.DataFrame":
         """The edited x responding matrix of one reader at the last kept position, in its unit.
 
-        Rows are variants, columns writes in stream order: what each write's change gives the reader. The edited
-        writes' own cells are the direct effects; earlier ones are 0.
+        Rows are variants, columns writes in stream order: what each write's change gives the reader (its first row).
+        The edited writes' own cells are the direct effects; earlier ones are 0. `attrs` name the reader, its unit and
+        the token.
+
+        Raises:
+            InputError: No such reader, or a sweep without readers.
         """
         from streamlens.frames import responses_frame
 
@@ -116,6 +123,7 @@ def sweep(
     over: Over = "sublayers",
     position: Positions = None,
     method: str = "zero",
+    prompts: str | Sequence[str] | None = None,
     readers: Reader | Sequence[Reader] = (),
     read_at: Positions = None,
     freeze: Freeze = None,
@@ -130,6 +138,7 @@ def sweep(
     over: Over = "sublayers",
     position: Positions = None,
     method: str = "zero",
+    prompts: str | Sequence[str] | None = None,
     readers: Reader | Sequence[Reader] = (),
     read_at: Positions = None,
     freeze: Freeze = None,
@@ -144,8 +153,10 @@ def sweep(
         prompt: One prompt, or an earlier clean run of it.
         over: "sublayers", "heads", or a list of edits (each an edit, its text, or several at once).
         position: Where the edits act that name no position themselves; None for every position at once.
-        method: What "sublayers" and "heads" are edited by: "zero", or a factor such as "0.5".
-        readers: What to read.
+        method: What "sublayers" and "heads" are edited by: "zero", a factor such as "0.5", "mean" or "resample".
+        prompts: The reference of "mean" (its mean over these prompts and their positions, sinks left out) or of
+            "resample" (one other prompt, aligned by token); also of edits given as text.
+        readers: What to read; without one, effects hold only what became of the output.
         read_at: Where to read; by default where the edits act, or the last position if they act everywhere.
         freeze: As for `ablate`.
         estimate: "gradient" for first-order estimates of the effects instead of the runs: attribution patching.
@@ -166,7 +177,7 @@ def sweep(
     logits = estimate is not None
     clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, keep_logits=logits, **forward_kwargs)
     asked = _readers(readers, clean)
-    variants = _variants(model, clean, over, position, method)
+    variants = _variants(model, clean, over, position, method, prompts)
     where = read_at if read_at is not None else position if position is not None else -1
     if estimate:
         return estimate_effects(clean, variants, readers=asked, positions=where)
@@ -196,6 +207,7 @@ def _variants(
     over: Over,
     position: Positions,
     method: str,
+    prompts: str | Sequence[str] | None,
 ) -> list[list[Edit]]:
     where: Any = position
     how = "" if method == "zero" else f"={method}"
@@ -215,9 +227,10 @@ def _variants(
         if not over:
             raise InputError("A sweep needs at least one edit; got an empty list.")
         entries = [[entry] if isinstance(entry, str | Edit) else list(entry) for entry in over]
-        placed = [[Edit.parse(e, position=where) if isinstance(e, str) else e for e in entry] for entry in entries]
+        given = {"position": where, "prompts": prompts}
+        placed = [[Edit.parse(e, **given) if isinstance(e, str) else e for e in entry] for entry in entries]
         return [as_edits(entry) for entry in placed]
-    return [[Edit.parse(label + how, position=where)] for label in labels]
+    return [[Edit.parse(label + how, position=where, prompts=prompts)] for label in labels]
 
 
 def _readers(readers: Reader | Sequence[Reader], clean: Clean) -> tuple[Reader, ...]:

@@ -201,4 +201,4 @@ def _shuffled(count: int, swaps: int, repeats: int, draw: torch.Generator) -> It
         for _ in range(swaps):
             a, b = torch.randperm(count, generator=draw)[:2].tolist()
             order[a], order[b] = order[b], order[a]
-        yield f"{number + 1}: {swaps} swaps", Lesion(order=tuple(order)), 0
+        yield f"{number + 1}: {swaps} swap{'' if swaps == 1 else 's'}", Lesion(order=tuple(order)), 0

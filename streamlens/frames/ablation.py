@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from streamlens.errors import InputError
 from streamlens.frames.ledgers import attributes, flat, table
 from streamlens.frames.schemas import CHANGES, SCHEMAS
 from streamlens.ledger import Ledger
@@ -21,10 +22,12 @@ from streamlens.readouts.reader import Reader
 
 
 def effects_frame(parts: Sequence[AblationLedger]) -> pd.DataFrame:
-    """One row per (variant, reader row, position); columns: `SCHEMAS["effects"]`."""
+    """One row per (variant, reader row, position), without readers per (variant, position).
+
+    Columns: `SCHEMAS["effects"]`.
+    """
     schema = SCHEMAS["effects"]
-    empty = {name: np.zeros(0, dtype=object) for name in schema}
-    blocks = [_effects_of(part, reader) for part in parts for reader in part.readers] or [empty]
+    blocks = [_effects_of(part, reader) for part in parts for reader in part.readers or (None,)]
     columns = {name: np.concatenate([block[name] for block in blocks]) for name in schema}
     order = list(dict.fromkeys(variant for part in parts for variant in part.variants))
     codes = {variant: code for code, variant in enumerate(order)}
@@ -38,11 +41,13 @@ def effects_frame(parts: Sequence[AblationLedger]) -> pd.DataFrame:
 _EFFECTS = ("direct", "indirect", "rescale", "carry", "softcap", "total", "observed", "closure", "self_repair")
 
 
-def _effects_of(part: AblationLedger, reader: Reader) -> dict[str, np.ndarray]:
-    """The columns of one reader: variants, then positions, then the reader's rows."""
+def _effects_of(part: AblationLedger, reader: Reader | None) -> dict[str, np.ndarray]:
+    """The columns of one reader: variants, then positions, then the reader's rows. None: one row that reads nothing."""
     clean, ablated = part.clean, part.ablated
-    runs, places, k = len(part.variants), clean.stream.shape[1], len(reader.rows)
-    effect, before = part.effect_of(reader), observe(clean, reader)
+    names, unit = ([""], "") if reader is None else (reader.rows, reader.unit)
+    runs, places, k = len(part.variants), clean.stream.shape[1], len(names)
+    effect = None if reader is None else part.effect_of(reader)
+    before = None if reader is None else observe(clean, reader)
 
     tokens = [token_columns(clean, place) for place in range(places)]
 
@@ -58,10 +63,10 @@ def _effects_of(part: AblationLedger, reader: Reader) -> dict[str, np.ndarray]:
     return {
         "variant": np.repeat(np.array(part.variants, dtype=object), places * k),
         **{name: each([token[name] for token in tokens]) for name in tokens[0]},
-        "reader": np.tile(np.array(reader.rows, dtype=object), runs * places),
-        "unit": np.full(runs * places * k, reader.unit, dtype=object),
+        "reader": np.tile(np.array(names, dtype=object), runs * places),
+        "unit": np.full(runs * places * k, unit, dtype=object),
         "clean": all_of(before),
-        **{name: all_of(getattr(effect, name)) for name in _EFFECTS},
+        **{name: all_of(None if effect is None else getattr(effect, name)) for name in _EFFECTS},
         "kl": all_of(part.divergence[..., None]),
         "top_before": each(texts_before),
         "top_after": np.repeat(np.array(texts_after, dtype=object), k),
@@ -123,13 +128,25 @@ def ablation_frame(part: AblationLedger) -> pd.DataFrame:
 
 
 def responses_frame(parts: Sequence[AblationLedger], reader: Reader | str | None = None) -> pd.DataFrame:
-    """Variants x writes: what each write's change gives the reader at the last kept position, in its unit."""
+    """Variants x writes: what each write's change gives the reader at the last kept position, in its unit.
+
+    `attrs` hold the `reader` (its first row), its `unit`, and the `position` and `token` where it is read.
+
+    Raises:
+        InputError: No such reader, or no reader at all.
+    """
+    if not parts[0].readers:
+        raise InputError("Responses are what a reader sees; this sweep has no reader.", hint="Give sweep readers=.")
+    wanted = parts[0].readers[0] if reader is None else reader
+    mine = parts[0].effect_of(wanted).reader
     blocks = []
     for part in parts:
-        effect = part.effect_of(part.readers[0] if reader is None else reader)
+        effect = part.effect_of(wanted)
         values = effect.writes[:, :, -1, 0].T.cpu().numpy()
         blocks.append(pd.DataFrame(values, index=list(part.variants), columns=list(part.clean.labels)))
     frame = pd.concat(blocks)
     frame.index.name, frame.columns.name = "edited", "responding"
-    frame.attrs.update(attributes(parts[0].clean))
+    token = token_columns(parts[0].clean, -1)
+    frame.attrs.update(attributes(parts[0].clean), reader=mine.rows[0], unit=mine.unit)
+    frame.attrs.update(position=token["position"], token=token["token"], special=token["special"])
     return frame

@@ -18,7 +18,8 @@ from streamlens.sites import Site
 def comparison_frame(comparison: Comparison) -> pd.DataFrame:
     """One row per write, then `rounding`, `rescale` and `softcap`; columns: `SCHEMAS["comparison"]`, one per reader.
 
-    The reader columns are named `difference: NAME`; each sums to that reader's whole difference.
+    The reader columns are named `difference: NAME`; each sums to that reader's whole difference. `attrs["readers"]`
+    holds by NAME the reader's `unit`, the model's own values `a` and `b`, and the closing error.
     """
     a, b = comparison.a, comparison.b
     rows = len(comparison.sites)
@@ -39,8 +40,22 @@ def comparison_frame(comparison: Comparison) -> pd.DataFrame:
         for k, name in enumerate(reading.reader.rows):
             parts = [*reading.writes[:, k].tolist(), float(reading.rescale[k]), float(reading.softcap[k])]
             frame[f"difference: {name}"] = np.array(parts, dtype=DIFFERENCE["difference"][0])
-    frame.attrs.update(attributes(a), **_both(a, b), scale=comparison.scale)
+    frame.attrs.update(attributes(a), **_both(a, b), scale=comparison.scale, readers=_values(comparison))
     return frame
+
+
+def _values(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """By the reader's row: its unit, the model's own values, and how well the parts sum to their difference."""
+    return {
+        name: {
+            "unit": reading.reader.unit,
+            "a": _of(reading.a, k),
+            "b": _of(reading.b, k),
+            "closure": _of(reading.closure, k),
+        }
+        for reading in comparison.readings
+        for k, name in enumerate(reading.reader.rows)
+    }
 
 
 def comparison_effects_frame(comparison: Comparison) -> pd.DataFrame:

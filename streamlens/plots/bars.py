@@ -19,7 +19,7 @@ from streamlens.errors import InputError
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
 from streamlens.plots.selection import Selection, closing_line, pick, prompt_line, signed, tokens
 
-__all__ = ["contributions"]
+__all__ = ["colours", "contributions", "largest", "lay_out_bars", "named_largest", "waterfall"]
 
 _ROW = 22  # px
 _LABEL = 12  # px
@@ -57,12 +57,13 @@ def contributions(
         raise InputError(f"top is the number of parts with a bar of their own, at least 1; got {top}.")
     chosen = pick(frame, value="contribution", prompt_id=prompt_id, reader=reader)
     rows = chosen.at(position)
-    bars = _largest(rows, top)
-    total = float(rows["contribution"].to_numpy(dtype="float64").sum())
+    values = rows["contribution"].to_numpy(dtype="float64")
+    bars = largest([str(label) for label in rows["component"]], values, top)
+    total = float(values.sum())
     place = tokens(rows)[0].place
     said = f"{signed(total)} {visible(chosen.unit)}".rstrip()
     rule = f"Largest {top} of {len(rows)} parts" if top < len(rows) else f"All {len(rows)} parts by size"
-    figure = _waterfall(bars, total, _colours(palette))
+    figure = waterfall(bars, total, colours(palette))
     height = titled(
         figure,
         f"{chosen.reads}{said} at {place}",
@@ -70,11 +71,16 @@ def contributions(
         f"{rule}; the bars sum to {_what_they_sum_to(rows, chosen.sum_error)}.",
         closing_line(chosen),
     )
-    _lay_out(figure, bars, title_px=height, unit=visible(chosen.unit))
+    lay_out_bars(figure, bars, title_px=height, unit=visible(chosen.unit))
     return styled(figure, dark, summary=_summary(bars, said, place, chosen))
 
 
-def _colours(palette: str) -> tuple[str, str]:
+def colours(palette: str) -> tuple[str, str]:
+    """The colours of what adds and what subtracts.
+
+    Raises:
+        InputError: no such palette.
+    """
     if palette not in theme.SIGN_COLOURS:
         raise InputError(f"palette is one of {', '.join(theme.SIGN_COLOURS)}; got {palette!r}.")
     return theme.SIGN_COLOURS[palette]
@@ -89,10 +95,8 @@ def _what_they_sum_to(rows: pd.DataFrame, sum_error: float | None) -> str:
     return "the total" if sum_error is None else f"the model's own value within {sum_error:.0e}"
 
 
-def _largest(rows: pd.DataFrame, top: int) -> list[tuple[str, float]]:
+def largest(labels: list[str], values: np.ndarray, top: int) -> list[tuple[str, float]]:
     """The `top` parts by size, largest first, and what is left as one ``other (n)``."""
-    values = rows["contribution"].to_numpy(dtype="float64")
-    labels = [str(label) for label in rows["component"]]
     order = np.argsort(-np.abs(values), kind="stable")
     bars = [(labels[i], float(values[i])) for i in order[:top]]
     if len(order) > top:
@@ -104,10 +108,11 @@ def _is_other(label: str) -> bool:
     return label.startswith("other (")
 
 
-def _waterfall(bars: list[tuple[str, float]], total: float, colours: tuple[str, str]) -> go.Figure:
+def waterfall(bars: list[tuple[str, float]], total: float, signs: tuple[str, str]) -> go.Figure:
+    """Bars of which each starts where the one above it ends, then the total from zero; `signs`: adds, subtracts."""
     figure = go.Figure()
     ends = list(accumulate(size for _, size in bars))
-    for word, colour, adds in zip(("adds", "subtracts"), colours, (True, False), strict=True):
+    for word, colour, adds in zip(("adds", "subtracts"), signs, (True, False), strict=True):
         at = [i for i, (_, size) in enumerate(bars) if (size >= 0) == adds]
         hatch = ["/" if _is_other(bars[i][0]) else "" for i in at]
         marker = {"color": colour, "pattern": {"shape": hatch, "fillmode": "replace", "size": 6}}
@@ -136,7 +141,8 @@ def _trace(bars: list[tuple[str, float]], rows: Sequence[int], ends: Sequence[fl
     }
 
 
-def _lay_out(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int, unit: str) -> None:
+def lay_out_bars(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int, unit: str) -> None:
+    """The axes of a `waterfall`: a row for each bar, and the running sum across."""
     labels = [label for label, _ in bars] + ["total"]
     top = title_px + 30
     figure.update_layout(
@@ -173,16 +179,21 @@ def _lay_out(figure: go.Figure, bars: list[tuple[str, float]], *, title_px: int,
 def _range(sizes: list[float]) -> list[float]:
     """From zero to the furthest bar, with room for the number at the end of each."""
     ends = list(accumulate(sizes))
-    pad = 0.15 * (max(0.0, *ends) - min(0.0, *ends) or 1.0)
+    pad = 0.2 * (max(0.0, *ends) - min(0.0, *ends) or 1.0)
     numbers = [end + (pad if size >= 0 else -pad) for end, size in zip(ends, sizes, strict=True)]
     numbers.append(ends[-1] + (pad if ends[-1] >= 0 else -pad))
     return [min(0.0, *numbers), max(0.0, *numbers)]
 
 
 def _summary(bars: list[tuple[str, float]], said: str, name: str, chosen: Selection) -> str:
+    return f"{chosen.reads}at {name} the parts sum to {said}. The largest: {named_largest(bars)}."
+
+
+def named_largest(bars: list[tuple[str, float]]) -> str:
+    """The first few bars in words."""
     words = [
         f"{label} {signed(size)} ({'adds' if size >= 0 else 'subtracts'})"
         for label, size in bars[:5]
         if not _is_other(label)
     ]
-    return f"{chosen.reads}at {name} the parts sum to {said}. The largest: {', '.join(words)}."
+    return ", ".join(words)

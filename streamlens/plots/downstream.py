@@ -104,20 +104,21 @@ def _bars(
     limit = float(np.abs(sizes[responds]).max(initial=0.0)) or float(np.abs(sizes).max(initial=0.0)) or 1.0
     adds, subtracts = theme.SIGN_COLOURS[palette]
     figure = go.Figure()
+    said = _said(sizes, value)
     sides = [("adds", adds, sizes >= 0), ("subtracts", subtracts, sizes < 0)]
     if value == "delta_norm":
         sides = [("response", theme.SIGN_COLOURS[palette][0], sizes >= 0)]
     for word, colour, side in sides:
-        _add(figure, word, {"color": colour}, np.flatnonzero(responds & side), sizes, sizes, labels)
+        _add(figure, word, {"color": colour}, np.flatnonzero(responds & side), sizes, said)
     pattern = {"shape": "/", "size": 5, "fgcolor": theme.NEUTRAL, "bgcolor": FAINT, "fillmode": "replace"}
     look = {"color": theme.NEUTRAL, "pattern": pattern, "line": {"width": 1, "color": theme.NEUTRAL}}
-    _add(figure, "edited", look, np.flatnonzero(status == "edit"), np.clip(sizes, -limit, limit), sizes, labels)
+    _add(figure, "edited", look, np.flatnonzero(status == "edit"), np.clip(sizes, -limit, limit), said)
     still = np.flatnonzero(status == "unchanged").tolist()
     figure.add_scatter(
         mode="text",
         x=[0] * len(still),
         y=still,
-        text=["\u00a0unchanged"] * len(still),
+        text="\u00a0unchanged",
         textposition="middle right",
         textfont={"size": SMALL, "color": theme.NEUTRAL},
         showlegend=False,
@@ -125,12 +126,10 @@ def _bars(
     )
     height = _titled(figure, rows, quantity, edit, chosen, _sums(sizes, status, value))
     _lay_out_bars(figure, labels, limit, title_px=height, quantity=quantity, signs=value != "delta_norm")
-    return styled(figure, dark, summary=_summary(labels, sizes, status, edit, quantity))
+    return styled(figure, dark, summary=_summary(labels, sizes, said, status, edit, quantity))
 
 
-def _add(
-    figure: go.Figure, word: str, look: dict, at: np.ndarray, drawn: np.ndarray, sizes: np.ndarray, labels: list[str]
-) -> None:
+def _add(figure: go.Figure, word: str, look: dict, at: np.ndarray, drawn: np.ndarray, said: list[str]) -> None:
     if not len(at):
         return
     figure.add_bar(
@@ -140,11 +139,10 @@ def _add(
         y=at.tolist(),
         width=0.72,
         marker=look,
-        text=[signed(float(sizes[i])) for i in at],
+        text=[said[i] for i in at],
         textposition="outside",
         cliponaxis=False,
-        customdata=[plotly_escape(labels[i]) for i in at],
-        hovertemplate="%{customdata}: %{text}<extra></extra>",
+        hovertemplate="%{y}: %{text}<extra></extra>",
     )
 
 
@@ -204,12 +202,19 @@ def _grid(
         f"{component} at position {place}" for component, place in zip(rows["component"], rows["position"], strict=True)
     ]
     scale = palette if signs else "sequential"
-    return styled(figure, dark, scale=scale, summary=_summary(names, flat, status, edit, quantity))
+    return styled(figure, dark, scale=scale, summary=_summary(names, flat, _said(flat, value), status, edit, quantity))
 
 
-def _summary(labels: list[str], sizes: np.ndarray, status: np.ndarray, edit: str, quantity: str) -> str:
+def _said(sizes: np.ndarray, value: str) -> list[str]:
+    """Numbers with their sign; a norm has none."""
+    return [f"{size:,.1f}" if value == "delta_norm" else signed(float(size)) for size in sizes]
+
+
+def _summary(
+    labels: list[str], sizes: np.ndarray, said: list[str], status: np.ndarray, edit: str, quantity: str
+) -> str:
     moved = np.flatnonzero(status == "response")
     order = moved[np.argsort(-np.abs(sizes[moved]), kind="stable")][:5]
-    said = ", ".join(f"{labels[i]} {signed(float(sizes[i]))}" for i in order) or "none"
+    largest = ", ".join(f"{labels[i]} {said[i]}" for i in order) or "none"
     still = int((status == "unchanged").sum())
-    return f"{edit} edited; {quantity}, ablated minus clean. Largest responses: {said}. {still} cells are unchanged."
+    return f"{edit} edited; {quantity}, ablated minus clean. Largest responses: {largest}. {still} cells are unchanged."

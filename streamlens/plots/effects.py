@@ -3,6 +3,7 @@
 1. Take the variants with the largest totals by size.
 2. Stack the parts of each from zero, those that add to the right and those that subtract to the left.
 3. Mark the total, which is their sum; the title says how close that is to the model's own change.
+4. Where nothing was read, the bars are how far the output moved: KL(clean || ablated), in nats.
 """
 
 from typing import Any
@@ -11,10 +12,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
-from streamlens.display import plotly_escape, visible
+from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
-from streamlens.plots.selection import closing_line, pick, prompt_line, signed, tokens
+from streamlens.plots.selection import Selection, closing_line, pick, prompt_line, signed, tokens
 
 __all__ = ["effects"]
 
@@ -42,6 +43,8 @@ def effects(
 ) -> go.Figure:
     """The largest effects as stacked bars: direct, indirect and rescale, with the total marked. Ablated − clean.
 
+    Without a reader the bars are the divergence of the output, KL(clean || ablated), in nats.
+
     Args:
         frame: an effects frame, of `ablate(...).effects()` or `sweep(...).effects()`.
         top: how many variants are drawn.
@@ -59,28 +62,65 @@ def effects(
     chosen = pick(numbered, value="total", prompt_id=prompt_id, reader=reader)
     rows: Any = chosen.at(position)
     place, unit = tokens(rows)[0].place, visible(chosen.unit)
-    shown: Any = rows.loc[rows["total"].abs().sort_values(ascending=False, kind="stable").index[:top]]
+    size = "total" if chosen.reader else "kl"
+    shown: Any = rows.loc[rows[size].abs().sort_values(ascending=False, kind="stable").index[:top]]
     labels = [str(label) for label in shown["variant"]]
+    rule = f"Largest {top} of {len(rows)} edits" if top < len(rows) else f"All {len(rows)} edits"
+    rule = "" if len(rows) == 1 else f" {rule}, by size of the {'total' if chosen.reader else 'divergence'}."
+    if not chosen.reader:
+        return _divergences(shown, labels, place, rule, chosen, dark)
     figure = _stacked(shown, labels)
-    rule = (
-        f"Largest {top} of {len(rows)} edits"
-        if top < len(rows)
-        else f"All {len(rows)} edits"
-        if len(rows) > 1
-        else "One edit"
-    )
     clean = float(rows["clean"].iloc[0])
     height = titled(
         figure,
-        f"{chosen.reads}what edits change at {place}",
+        f"{chosen.reads}effects at {place}",
         prompt_line(chosen),
-        f"Ablated − clean, in {unit}; clean value {signed(clean)}. {rule}, by size of the total.",
+        f"Ablated − clean, in {unit}; clean value {signed(clean)}.{rule}",
         "; ".join(f"{part}: {PARTS[part][0]}" for part in _parts(shown)).capitalize() + ".",
         _check_line(rows, unit),
         closing_line(chosen),
     )
-    _lay_out(figure, labels, shown, title_px=height, unit=unit)
+    said = _said(labels, [signed(float(total)) for total in shown["total"]])
+    _lay_out(figure, said, title_px=height, quantity=f"change, {unit} (left subtracts, right adds)")
     return styled(figure, dark, summary=_summary(shown, labels, place, chosen.reads, unit))
+
+
+def _divergences(rows: Any, labels: list[str], place: str, rule: str, chosen: Selection, dark: bool) -> go.Figure:
+    """How far each edit moves the output."""
+    sizes = [float(size) for size in rows["kl"]]
+    before, after = ([display_token(str(text)) for text in rows[f"top_{side}"]] for side in ("before", "after"))
+    figure = go.Figure()
+    figure.add_bar(
+        orientation="h",
+        name="KL",
+        showlegend=False,
+        x=sizes,
+        y=list(range(len(sizes))),
+        width=0.66,
+        marker={"color": PARTS["indirect"][1]},
+        customdata=[[plotly_escape(visible(text)) for text in row] for row in zip(labels, before, after, strict=True)],
+        hovertemplate=(
+            "%{customdata[0]}<br>KL %{x:.3~g} nats<br>"
+            "likeliest token: %{customdata[1]}, ablated %{customdata[2]}<extra></extra>"
+        ),
+    )
+    turned = sum(one != other for one, other in zip(before, after, strict=True))
+    height = titled(
+        figure,
+        f"The output: effects at {place}",
+        prompt_line(chosen),
+        f"KL(clean, ablated) of the next token, in nats.{rule}",
+        f"{turned} of the {len(rows)} shown change the likeliest next token.",
+        closing_line(chosen),
+    )
+    _lay_out(figure, _said(labels, [f"{size:.3f}" for size in sizes]), title_px=height, quantity="KL, nats")
+    largest = ", ".join(f"{label} {size:.3f}" for label, size in zip(labels[:5], sizes, strict=False))
+    return styled(figure, dark, summary=f"Divergence of the output at {place}, clean to ablated, in nats: {largest}.")
+
+
+def _said(labels: list[str], sizes: list[str]) -> list[str]:
+    """Row labels, each with its size."""
+    return [f"{visible(label)}  {size}" for label, size in zip(labels, sizes, strict=True)]
 
 
 def _parts(rows: Any) -> list[str]:
@@ -92,7 +132,8 @@ def _check_line(rows: Any, unit: str) -> str:
     worst = float(rows["closure"].max())
     if worst != worst:
         return "The model's own change is not known."
-    return f"The parts of all {len(rows)} sum to the model's own change within {worst:.1e} {unit}."
+    of_all = f" of all {len(rows)}" if len(rows) > 1 else ""
+    return f"The parts{of_all} sum to the model's own change within {worst:.1e} {unit}."
 
 
 def _stacked(rows: Any, labels: list[str]) -> go.Figure:
@@ -126,12 +167,11 @@ def _stacked(rows: Any, labels: list[str]) -> go.Figure:
     return figure
 
 
-def _lay_out(figure: go.Figure, labels: list[str], rows: Any, *, title_px: int, unit: str) -> None:
+def _lay_out(figure: go.Figure, said: list[str], *, title_px: int, quantity: str) -> None:
     top = title_px + 30
-    said = [f"{visible(label)}  {signed(float(total))}" for label, total in zip(labels, rows["total"], strict=True)]
     figure.update_layout(
         barmode="relative",
-        height=top + _ROW * len(labels) + 48,
+        height=top + _ROW * len(said) + 48,
         margin={"l": label_margin(said, _LABEL), "r": 16, "t": top, "b": 48},
         legend={
             "orientation": "h",
@@ -142,12 +182,12 @@ def _lay_out(figure: go.Figure, labels: list[str], rows: Any, *, title_px: int, 
             "itemclick": False,  # a hidden part would leave a total that is no sum
             "itemdoubleclick": False,
         },
-        xaxis={"title": axis_title(f"change, {unit} (left subtracts, right adds)"), "zeroline": True},
+        xaxis={"title": axis_title(quantity), "zeroline": True},
         yaxis={
             "tickmode": "array",
-            "tickvals": list(range(len(labels))),
-            "ticktext": [plotly_escape(text).replace("  ", "  ") for text in said],
-            "range": [len(labels) - 0.4, -0.6],
+            "tickvals": list(range(len(said))),
+            "ticktext": [plotly_escape(text) for text in said],
+            "range": [len(said) - 0.4, -0.6],
             "showgrid": False,
             "zeroline": False,
             "tickfont": {"family": theme.MONO, "size": _LABEL},

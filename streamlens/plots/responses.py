@@ -6,6 +6,8 @@
 """
 
 import re
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ __all__ = ["FAINT", "hatched", "responses"]
 FAINT = "rgba(127,135,147,0.25)"  # what did not change
 _CELL = 15  # px
 _BAR = 56  # px, the colour bar with its title
+_TALL = 70  # rows from which the writes are written below the cells too
 
 
 def responses(
@@ -37,7 +40,7 @@ def responses(
 
     Args:
         frame: a matrix of `sweep(...).responses()`: variants down, writes across in stream order.
-        reader: its name for the title, where ``attrs`` do not hold it.
+        reader: its name for the title, where ``attrs`` do not hold it (a matrix that was read from a file).
         unit: likewise its unit.
         palette: ``RdBu`` (blue adds, red subtracts) or ``PuOr``.
         dark: the theme of the figure by itself; a page follows its reader's.
@@ -58,7 +61,7 @@ def responses(
     limit = robust_limit(cells, np.zeros(len(writes), dtype=bool))
     said, unit = str(frame.attrs.get("reader") or reader), str(frame.attrs.get("unit") or unit)
     quantity = f"change, {visible(unit)}" if unit else "change"
-    figure = go.Figure(_trace(cells, edited, writes, quantity))
+    figure = go.Figure(_trace(cells, quantity))
     down, across = np.nonzero(own)
     hatched(figure, down.tolist(), across.tolist(), values[own].tolist(), edited)
     prompts = frame.attrs.get("prompts") or [""]
@@ -67,7 +70,7 @@ def responses(
         figure,
         f"{display_token(said)}: responses to each edit" if said else "Responses to each edit",
         f"“{visible(str(prompts[0]))}”" if prompts[0] else "",
-        "Ablated − clean, at the last token that was read. Hatched: the edited write. Grey: earlier writes, "
+        f"Ablated − clean, at {_place(frame.attrs)}. Hatched: the edited write. Grey: earlier writes, "
         + ("unchanged." if moved == 0 else f"unchanged within {moved:.0e}."),
         clipped_line(cells, limit, signs=True, sinks=False),
         visible(str(frame.attrs.get("model") or "")),
@@ -85,6 +88,14 @@ def responses(
     )
 
 
+def _place(attrs: Mapping[Hashable, Any]) -> str:
+    """The token that is read."""
+    if "token" not in attrs:
+        return "the last token that was read"
+    shown = display_token(str(attrs["token"]), special=bool(attrs.get("special")))
+    return f"{shown} (position {attrs['position']})"
+
+
 def _own_cells(edited: list[str], writes: list[str], values: np.ndarray) -> np.ndarray:
     """Which cells are the edited writes' own: by their names, else the first of the row that moved."""
     own = np.zeros(values.shape, dtype=bool)
@@ -98,15 +109,13 @@ def _own_cells(edited: list[str], writes: list[str], values: np.ndarray) -> np.n
     return own
 
 
-def _trace(cells: np.ndarray, edited: list[str], writes: list[str], quantity: str) -> go.Heatmap:
-    names = [plotly_escape(visible(name)) for name in edited]
+def _trace(cells: np.ndarray, quantity: str) -> go.Heatmap:
     return go.Heatmap(
         z=cells,
         x=list(range(cells.shape[1])),
         y=list(range(cells.shape[0])),
         coloraxis="coloraxis",
-        customdata=[[[name, plotly_escape(visible(write))] for write in writes] for name in names],
-        hovertemplate=f"without %{{customdata[0]}}<br>%{{customdata[1]}}: {quantity} %{{z:+.4~g}}<extra></extra>",
+        hovertemplate=f"without %{{y}}<br>%{{x}}: {plotly_escape(quantity)} %{{z:+.4~g}}<extra></extra>",
         hoverongaps=False,
         xgap=1 if cells.size <= 4000 else 0,
         ygap=1 if cells.size <= 4000 else 0,
@@ -134,7 +143,7 @@ def hatched(figure: go.Figure, rows: list[int], columns: list[int], sizes: list[
 def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_px: int) -> int:
     """Lays the matrix out; its width in px."""
     labels_px = text_px(writes) + 14
-    left, top = label_margin(edited) + 20, title_px + _BAR + labels_px
+    left, top, bottom = label_margin(edited) + 20, title_px + _BAR + labels_px, 34
     plain = {
         "showgrid": False,
         "zeroline": False,
@@ -143,21 +152,26 @@ def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_p
         "ticklabelstandoff": 4,
         "ticks": "",
     }
+    across = {
+        **plain,
+        "side": "top",
+        "tickvals": list(range(len(writes))),
+        "ticktext": [plotly_escape(visible(write)) for write in writes],
+        "tickangle": -90,
+        "range": [-0.5, len(writes) - 0.5],
+    }
+    if len(edited) > _TALL:
+        bottom += labels_px
+        figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")  # axes need a trace
+        figure.update_layout(xaxis2={**across, "side": "bottom", "overlaying": "x", "matches": "x"})
     width = left + 16 + max(_CELL * len(writes), 440)
     figure.update_layout(
-        height=top + _CELL * len(edited) + 34,
+        height=top + _CELL * len(edited) + bottom,
         width=width,
-        margin={"l": left, "r": 16, "t": top, "b": 34},
+        margin={"l": left, "r": 16, "t": top, "b": bottom},
         plot_bgcolor=FAINT,
         bargap=0,
-        xaxis={
-            **plain,
-            "side": "top",
-            "tickvals": list(range(len(writes))),
-            "ticktext": [plotly_escape(visible(write)) for write in writes],
-            "tickangle": -90,
-            "range": [-0.5, len(writes) - 0.5],
-        },
+        xaxis=across,
         yaxis={
             **plain,
             "title": axis_title("edited"),
@@ -167,7 +181,7 @@ def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_p
         },
     )
     note = {"text": "responding", "showarrow": False, "xref": "paper", "yref": "paper", "font": {"size": 12}}
-    figure.add_annotation(**note, x=0.5, y=0, xanchor="center", yanchor="top", yshift=-8)
+    figure.add_annotation(**note, x=0.5, y=0, xanchor="center", yanchor="top", yshift=26 - bottom)
     return width
 
 

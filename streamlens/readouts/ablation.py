@@ -75,6 +75,8 @@ class AblationLedger:
     def effects(self) -> "pd.DataFrame":
         """One row per (variant, reader, position): direct, indirect, rescale, total, observed, closure, ...
 
+        Without readers one row per (variant, position): what became of the output.
+
         See `streamlens.frames.SCHEMAS["effects"]`.
         """
         from streamlens.frames import effects_frame
@@ -91,13 +93,15 @@ class AblationLedger:
         return ablation_frame(self)
 
     def headline(self, reader: "Reader | str | None" = None) -> str:
-        """*Subtracting L1.attn predicts +0.42; rerunning the model gives -3.89.* For the last kept position."""
+        """*Subtracting L1.attn predicts +0.42; rerunning the model gives -3.89.* For the last kept position.
+
+        An edit that is no zeroing is not a subtraction: *Changing L1.attn=mean alone predicts ...*
+        """
         effect = self.effect_of(self.readers[0] if reader is None else reader)
         direct, total = float(effect.direct[0, -1, 0]), float(effect.total[0, -1, 0])
-        return (
-            f"Subtracting {self.variants[0]} predicts {direct:+.2f} {effect.reader.unit}; "
-            f"rerunning the model gives {total:+.2f}."
-        )
+        edit = self.variants[0]
+        told = f"Changing {edit} alone" if "=" in edit else f"Subtracting {edit}"
+        return f"{told} predicts {direct:+.2f} {effect.reader.unit}; rerunning the model gives {total:+.2f}."
 
     def __repr__(self) -> str:
         rows, batch, pos = self.changed.shape

@@ -150,3 +150,27 @@ def test_the_frame_and_many_prompts(run, loaded, bank: str, tmp_path: Path) -> N
     frame = pd.read_parquet(path)
     assert frame["prompt_id"].value_counts().to_dict() == {0: 61, 1: 61}
     assert len(json.loads(run("ablate", bank, "We sat at the bank", *args).stdout)) == 2
+
+
+def test_the_page(run, loaded, bank: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    said = run("ablate", bank, "-e", "L1.attn@river", "--read-at", "bank", *READ, "--html", str(path))
+    assert said.exit_code == 0, said.stderr
+    page = path.read_text(encoding="utf-8")
+    assert page.count('class="plot"') == 3
+    for text in ("L1.attn@river edited", "Every write at every token", "The parts sum to the model&#x27;s own change"):
+        assert text in page
+    # an edit at the last token moves no other: nothing to show there, and nothing that is read
+    assert run("ablate", bank, "-e", "L1.attn@bank", "--html", str(path)).exit_code == 0
+    assert path.read_text(encoding="utf-8").count('class="plot"') == 1
+    several = run("ablate", bank, "We sat", "-e", "L1.attn", "--html", str(path))
+    assert "--html shows one prompt; got 2." in several.stderr
+
+
+def test_references_from_a_file_and_what_is_no_subtraction(answer, tmp_path: Path) -> None:
+    path = tmp_path / "reference.txt"
+    path.write_text("He sat by the water.\nThe bank was closed.\n", encoding="utf-8")
+    found = answer("-e", "L1.attn=mean", "--token", "bank", "--reference", str(path), *READ)
+    texts = ["--reference", "He sat by the water.", "--reference", "The bank was closed."]
+    assert found["effect"] == answer("-e", "L1.attn=mean", "--token", "bank", *texts, *READ)["effect"]
+    assert found["headline"].startswith("Changing L1.attn@bank=mean alone predicts ")
