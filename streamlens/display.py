@@ -16,6 +16,7 @@ Nothing is lost: frames keep the raw token and its id beside what is shown.
 import html
 import re
 import unicodedata
+from functools import lru_cache
 
 from streamlens.errors import InputError
 
@@ -65,6 +66,7 @@ def _code(char: str) -> str:
     return f"⟨U+{ord(char):04X}⟩"
 
 
+@lru_cache(maxsize=4096)  # a vocabulary has 49,152 tokens and few characters
 def _has_no_shape(char: str) -> bool:
     if char == " ":
         return False

@@ -29,7 +29,7 @@ def find_final_norm(
         and the normed stream.
     """
     for event in sorted(after, key=lambda e: e.start):
-        if event.output is None or not event.inputs or (factor := _ratio(event.inputs[0], stream)) is None:
+        if event.output is None or not event.inputs or (factor := ratio(event.inputs[0], stream)) is None:
             continue
         tap = Tap(module=event.module, call=event.call)
         norm = identify_norm(modules[event.module], tap, event.inputs[0], event.output)
@@ -54,7 +54,7 @@ def find_head(
     inner, projections = event.inputs[0], []
     if inner.shape != normed.shape and inner.shape == normed.transpose(0, 1).shape:
         normed = normed.transpose(0, 1)  # a time-major stream before a batch-first head
-    while (scale := _ratio(inner, normed)) is None:
+    while (scale := ratio(inner, normed)) is None:
         step = next(
             (
                 e
@@ -105,33 +105,15 @@ def is_affine(module: nn.Module, event: Event) -> bool:
     matrix = weight_matrix(module)
     if matrix.shape[-1] != event.inputs[0].shape[-1] or matrix.shape[0] != event.output.shape[-1]:
         return False
+    if event.inputs[0].numel() * matrix.shape[0] != event.output.numel() * matrix.shape[1]:
+        return False
     value = event.inputs[0].double() @ matrix.double().T
     bias: Any = getattr(module, "bias", None)
     value = value + bias.detach().double() if isinstance(bias, Tensor) else value
-    return _close(value, event.output)
+    return _close(value.reshape(event.output.shape), event.output)  # routers hand on flattened tokens
 
 
-def _after_unembedding(
-    model: nn.Module, raw: Tensor, logits: Tensor, numbers: Sequence[float]
-) -> tuple[float, float | None, str] | None:
-    """(scale, softcap, name of an extra bias) that turn `raw` into the logits."""
-    scale = _ratio(logits, raw)
-    if scale is not None:
-        return snap(scale, numbers, LOOSE[raw.dtype])[0], None, ""
-    for name, tensor in [*model.named_buffers(), *model.named_parameters()]:
-        if tensor.numel() == logits.shape[-1] and (s := _ratio(logits.double() - tensor.double().flatten(), raw)):
-            return snap(s, numbers, LOOSE[raw.dtype])[0], None, name
-    for cap in numbers:
-        if logits.abs().max() <= cap * (1 + 1e-6):
-            inner = cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-9, 1 - 1e-9))
-            s = _ratio(inner, raw, flat=(logits.abs() < 0.99 * cap))
-            s = snap(s, numbers, 1e-3)[0] if s else None
-            if s and _close(cap * torch.tanh(raw.double() * s / cap), logits):
-                return s, cap, ""
-    return None
-
-
-def _ratio(a: Tensor, b: Tensor, *, flat: Tensor | None = None) -> float | None:
+def ratio(a: Tensor, b: Tensor, *, flat: Tensor | None = None) -> float | None:
     """The constant c with a = c b, or None."""
     if a.shape != b.shape:
         return None
@@ -141,6 +123,26 @@ def _ratio(a: Tensor, b: Tensor, *, flat: Tensor | None = None) -> float | None:
     c = float((x * y).sum() / y.square().sum().clamp_min(1e-300))
     tolerance = LOOSE[b.dtype] if flat is None else 1e-2
     return c if c and float((x - c * y).norm() / x.norm().clamp_min(1e-300)) < tolerance else None
+
+
+def _after_unembedding(
+    model: nn.Module, raw: Tensor, logits: Tensor, numbers: Sequence[float]
+) -> tuple[float, float | None, str] | None:
+    """(scale, softcap, name of an extra bias) that turn `raw` into the logits."""
+    scale = ratio(logits, raw)
+    if scale is not None:
+        return snap(scale, numbers, LOOSE[raw.dtype])[0], None, ""
+    for name, tensor in [*model.named_buffers(), *model.named_parameters()]:
+        if tensor.numel() == logits.shape[-1] and (s := ratio(logits.double() - tensor.double().flatten(), raw)):
+            return snap(s, numbers, LOOSE[raw.dtype])[0], None, name
+    for cap in numbers:
+        if logits.abs().max() <= cap * (1 + 1e-6):
+            inner = cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-9, 1 - 1e-9))
+            s = ratio(inner, raw, flat=(logits.abs() < 0.99 * cap))
+            s = snap(s, numbers, 1e-3)[0] if s else None
+            if s and _close(cap * torch.tanh(raw.double() * s / cap), logits):
+                return s, cap, ""
+    return None
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -26,7 +26,8 @@ from streamlens.models.discover import find_wiring
 from streamlens.models.norms import affine, bias_vector, gain_vector, weight_matrix
 from streamlens.models.parts import find_projections
 from streamlens.models.probe import probe_inputs
-from streamlens.models.wiring import Experts, Head, Norm, Projection, Wiring
+from streamlens.models.reads import find_reads
+from streamlens.models.wiring import Experts, Head, Norm, Projection, Read, Reads, Wiring
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,6 +107,23 @@ class ModelHandle:
     def _encoder_projections(self) -> Mapping[int, Projection | Experts | str]:
         return find_projections(self.model, self._encoder_wiring, record(self.model, probe_inputs(self.model)))
 
+    def reads(self, stream: str | None = None) -> tuple[Reads, ...]:
+        """What every branch of a stream reads off it, in stream order. Found on first use by a probe."""
+        wiring = self.wiring_of(stream)
+        if wiring.stream not in self._reads:
+            self._reads[wiring.stream] = find_reads(self.model, wiring, self.projections(wiring.stream))
+        return self._reads[wiring.stream]
+
+    @cached_property
+    def _reads(self) -> dict[str, tuple[Reads, ...]]:
+        return {}
+
+    def read_rows(self, read: Read, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The matrix [row, d_model] and bias [row] of some outputs of a linear map off the stream, in float64."""
+        module: Any = self.modules[read.tap.module]
+        matrix, bias = weight_matrix(module)[list(rows)].double() * read.scale, getattr(module, "bias", None)
+        return matrix, bias.detach()[list(rows)].double() if isinstance(bias, Tensor) else matrix.new_zeros(len(rows))
+
     @cached_property
     def modules(self) -> Mapping[str, nn.Module]:
         """Every module by its dotted name."""
@@ -137,8 +155,13 @@ class ModelHandle:
     @cached_property
     def token_rows(self) -> int:
         """How many rows the token embedding has: ids lie below."""
+        return self.token_vectors.shape[0]
+
+    @property
+    def token_vectors(self) -> Tensor:
+        """The token embedding's rows, [vocab, width]; in some models narrower than the stream."""
         embedding: Any = self.model
-        return embedding.get_input_embeddings().weight.shape[0]
+        return embedding.get_input_embeddings().weight.detach()
 
     @cached_property
     def learned_positions(self) -> int | None:

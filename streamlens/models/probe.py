@@ -3,6 +3,7 @@
 Batch and length differ, so that axes cannot be confused; encoder and decoder lengths differ too.
 """
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from streamlens.errors import WiringError
 BATCH, LENGTH, DECODER_LENGTH = 2, 7, 5
 
 
-def probe_inputs(model: Any, *, seed: int = 0) -> dict[str, Any]:
+def probe_inputs(model: Any, *, seed: int = 0, batch: int = BATCH) -> dict[str, Any]:
     """Keyword arguments for one small forward of a Hugging Face text model: random tokens, no padding."""
     config: Any = model.config
     try:
@@ -29,12 +30,26 @@ def probe_inputs(model: Any, *, seed: int = 0) -> dict[str, Any]:
     allowed = torch.tensor([i for i in range(vocab) if i not in special] or list(range(vocab)))
 
     def tokens(length: int) -> Tensor:
-        return allowed[torch.randint(len(allowed), (BATCH, length), generator=generator)].to(device)
+        return allowed[torch.randint(len(allowed), (batch, length), generator=generator)].to(device)
 
     inputs: dict[str, Any] = {"input_ids": tokens(LENGTH)}
     if getattr(config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = tokens(DECODER_LENGTH)
     return inputs
+
+
+def standing_still(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The same with every token at position 0, where rotary embeddings turn by no angle, if the model takes positions.
+
+    With a mask, since positions without one are taken for several texts packed into one.
+    """
+    takes = inspect.signature(model.forward).parameters
+    given = dict(inputs)
+    for side in ("", "decoder_"):
+        ids, positions, mask = (inputs.get(f"{side}input_ids"), f"{side}position_ids", f"{side}attention_mask")
+        if ids is not None and positions in takes and mask in takes:
+            given |= {positions: torch.zeros_like(ids), mask: torch.ones_like(ids)}
+    return given
 
 
 def known_numbers(model: Any) -> list[float]:

@@ -94,6 +94,51 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Read:
+    """A linear map off the stream: `W (scale * norm(x)) + b`, some rows of one linear module.
+
+    Attributes:
+        site: The write whose branch it serves.
+        part: "q", "k" or "v"; "in" for what a branch takes in otherwise, "gate" and "up" where one of two is multiplied
+            with a nonlinear function of the other; "router" for what chooses experts; "read" for what is left.
+        after: The last write in the stream that it reads.
+        tap: The call of the linear module.
+        norm: The norm in front of it; None if it reads the stream itself.
+        scale: What the (normed) stream is multiplied by before it (Falcon-H1), 1.0 for most models.
+        rows: Which outputs of the module, one tuple per head for "q", per key and value head for "k" and "v", else one.
+        serves: For "q", "k" and "v": which of `rows` each query head uses.
+        between: The module between these rows and the heads' queries or keys (their norm in Qwen 3); "" for none.
+        neurons: Row n belongs to neuron n of the branch.
+    """
+
+    site: Site
+    part: str
+    after: Site
+    tap: Tap
+    norm: Norm | None
+    scale: float = 1.0
+    rows: tuple[tuple[int, ...], ...]
+    serves: tuple[int, ...] = ()
+    between: str = ""
+    neurons: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """What one branch reads off the stream.
+
+    Attributes:
+        site: Its write.
+        parts: What was found, in the order q, k, v, router, gate, up, in, read.
+        missing: For each part that one would expect and that was not found: the part, and one sentence why.
+    """
+
+    site: Site
+    parts: tuple[Read, ...]
+    missing: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Head:
     """From the normed final stream h to the logits: `softcap(scale * (W P (input_scale * h) + b) + bias)`.
 

@@ -8,64 +8,26 @@
    logits, and a softcap acts on each logit before a difference is taken.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from streamlens.carries import FrozenNorm, StreamNorm
+from streamlens.carries import FrozenNorm, StreamNorm, fold
 from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
+from streamlens.readouts.protocols import ReadsStream
+from streamlens.readouts.vocabulary import Readable, Vocabulary, token_ids
+from streamlens.subspaces import compact, numerical_rank
 
 #: through what a reader reads
 NormKind: TypeAlias = Literal["final", "input", "none"]
-
-
-@runtime_checkable
-class LinearHead(Protocol):
-    """Rows of the map from the normed stream to raw logits, every scale applied."""
-
-    @property
-    def matrix(self) -> Tensor: ...
-    @property
-    def bias(self) -> Tensor: ...
-    @property
-    def softcap(self) -> float | None: ...
-
-
-@runtime_checkable
-class Readable(Protocol):
-    """What a reader needs of a model: token ids and the rows of its unembedding."""
-
-    def token_id(self, text: str) -> int: ...
-    def token_texts(self, ids: Sequence[int]) -> tuple[str, ...]: ...
-    def unembedding(self, ids: Sequence[int] | None = None) -> LinearHead: ...
-    @property
-    def final_norm(self) -> StreamNorm | None: ...
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Vocabulary:
-    """The tokens behind a reader: `reader = mix @ logits[ids]`.
-
-    Attributes:
-        ids: Token ids.
-        mix: Coefficients, [reader, token].
-        matrix: The tokens' unembedding rows, [token, d_model], in float64.
-        bias: Their biases, [token].
-        softcap: In logits; None for none.
-    """
-
-    ids: tuple[int, ...]
-    mix: Float[Tensor, "reader token"]
-    matrix: Float[Tensor, "token d_model"]
-    bias: Float[Tensor, " token"]
-    softcap: float | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,13 +40,12 @@ class Reader:
         unit: "logits", or whatever the direction measures.
         matrix: [reader, d_model], in float64.
         bias: A constant per row, in the unit.
-        norm: "final" if it reads through the final norm, "input" through the norm in front of a sublayer, "none" if it
-            reads the stream itself.
-        through: That norm's parameters, so that any stream can be read; None for "none", and for a "final" reader that
-            was made without a model.
+        norm: Through what: "final" the final norm, "input" the norm in front of a sublayer, "none" no norm at all.
+        through: That norm's parameters; None for "none", and for a "final" reader that was made without a model.
         after: The last write that is in the stream where it reads (`L9.mlp` for a head of layer 10); None for the end.
         vocabulary: The tokens it is made of; None for a direction.
         tolerance: A singular value counts towards the rank above this share of the largest.
+        meta: Whatever else is known of it, as words; kept in its file.
     """
 
     name: str
@@ -97,12 +58,33 @@ class Reader:
     after: str | None = None
     vocabulary: Vocabulary | None = None
     tolerance: float = 1e-10
+    meta: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def rank(self) -> int:
         """Numerical rank of the matrix: how many singular values lie above `tolerance` times the largest."""
-        sizes = torch.linalg.svdvals(self.matrix)
-        return int((sizes > self.tolerance * sizes[0]).sum())
+        return numerical_rank(torch.linalg.svdvals(compact(self.matrix)), self.tolerance)
+
+    def norm_known(self, ledger: Ledger | None = None) -> StreamNorm | FrozenNorm | None:
+        """The norm it reads through, for its gain; a "final" reader made without a model takes it from a ledger.
+
+        Raises:
+            InputError: A norm that neither a model nor a ledger told.
+        """
+        if self.norm == "none" or self.through is not None:
+            return None if self.norm == "none" else self.through
+        if ledger is None:
+            raise InputError(
+                f"{self.name!r} reads through the final norm, and nothing says which.", hint="Give a ledger as well."
+            )
+        return ledger.final_norm
+
+    def folded(self, ledger: Ledger | None = None) -> Float[Tensor, "reader d_model"]:
+        """Its rows over the stream itself: the norm's gain (and centring) folded in, the scale left out.
+
+        Their row space is what the reader sees of an update while the norm's scale is held. See `norm_known`.
+        """
+        return fold(self.matrix, self.norm_known(ledger))
 
     def seen(self, ledger: Ledger) -> Ledger:
         """The ledger of the stream that this reader reads: all of it, or cut off after the write named `after`.
@@ -133,7 +115,7 @@ class Reader:
             InputError: A text that is several tokens.
             ModelError: The model has no linear head.
         """
-        ids = _ids(model, tokens)
+        ids = token_ids(model, tokens)
         names = tuple(f"logit({display_token(text)})" for text in model.token_texts(ids))
         return cls._of_tokens(model, ids, torch.eye(len(ids), dtype=torch.float64), names, ", ".join(names))
 
@@ -145,12 +127,33 @@ class Reader:
             InputError: A text that is several tokens, or the same token twice.
             ModelError: The model has no linear head.
         """
-        ids = _ids(model, [token, against])
+        ids = token_ids(model, [token, against])
         if ids[0] == ids[1]:
             raise InputError(f"A difference needs two tokens; got {token!r} twice.")
         a, b = map(display_token, model.token_texts(ids))
         name = f"logit({a}) - logit({b})"
         return cls._of_tokens(model, ids, torch.tensor([[1.0, -1.0]], dtype=torch.float64), (name,), name)
+
+    @classmethod
+    def head(cls, model: ReadsStream, head: str, part: Literal["q", "k", "v"], **options: Any) -> "Reader":
+        """A head's queries, or the keys or values it attends to; see `model_readers.head_reader`."""
+        from streamlens.readouts.model_readers import head_reader
+
+        return head_reader(model, head, part, **options)
+
+    @classmethod
+    def mlp(cls, model: ReadsStream, site: str, part: str = "in", **options: Any) -> "Reader":
+        """An MLP's input rows, all or some neurons'; see `model_readers.mlp_reader`."""
+        from streamlens.readouts.model_readers import mlp_reader
+
+        return mlp_reader(model, site, part, **options)
+
+    @classmethod
+    def unembedding(cls, model: ReadsStream) -> "Reader":
+        """Every logit, one row per token; see `model_readers.unembedding_reader`."""
+        from streamlens.readouts.model_readers import unembedding_reader
+
+        return unembedding_reader(model)
 
     @classmethod
     def direction(
@@ -160,8 +163,16 @@ class Reader:
         name: str = "direction",
         unit: str = "units along the direction",
         norm: NormKind = "none",
+        after: str | None = None,
     ) -> "Reader":
         """One row: the component of the stream along a vector (not normalised here).
+
+        Args:
+            vector: [d_model].
+            name: For titles.
+            unit: What it measures.
+            norm: "final" to read through the final norm.
+            after: Read the stream right after this write instead of at its end.
 
         Raises:
             InputError: Not one vector of finite numbers, or all zeros.
@@ -172,7 +183,72 @@ class Reader:
         if not torch.isfinite(row).all() or not row.any():
             raise InputError("A direction has finite numbers, not all zero.")
         zero = torch.zeros(1, dtype=torch.float64)
-        return cls(name=name, rows=(name,), unit=unit, matrix=row[None], bias=zero, norm=norm)
+        return cls(name=name, rows=(name,), unit=unit, matrix=row[None], bias=zero, norm=norm, after=after)
+
+    @classmethod
+    def of_linear(
+        cls,
+        module: nn.Linear,
+        *,
+        name: str = "linear",
+        unit: str = "units of its output",
+        norm: NormKind = "none",
+        after: str | None = None,
+    ) -> "Reader":
+        """A row for each output of a linear layer: a probe, a sparse autoencoder's encoder, a projection.
+
+        Args:
+            module: [d_model] in, [reader] out; its bias is kept.
+            name: For titles; rows are `name[0]`, `name[1]`, ...
+            unit: What the outputs measure.
+            norm: "final" to read through the final norm.
+            after: Read the stream right after this write instead of at its end.
+
+        Raises:
+            InputError: Not finite numbers, or all zeros.
+        """
+        matrix = checked(module.weight.detach().double().cpu(), name)
+        k = len(matrix)
+        bias = torch.zeros(k, dtype=torch.float64) if module.bias is None else module.bias.detach().double().cpu()
+        rows = (name,) if k == 1 else tuple(f"{name}[{i}]" for i in range(k))
+        return cls(name=name, rows=rows, unit=unit, matrix=matrix, bias=bias, norm=norm, after=after)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        unit: str | None = None,
+        norm: NormKind | None = None,
+        after: str | None = None,
+    ) -> "Reader":
+        """A reader from a `.safetensors`, `.npz` or `.csv` file; `streamlens.readouts.reader_files` has the layout.
+
+        Args:
+            path: The file: one that `save` wrote, or one with `matrix`, `coef`, `weight` or `W_enc` in it.
+            name: Instead of the file's own, or its file name.
+            unit: Instead of the file's own.
+            norm: Instead of the file's own; "none" where it says nothing.
+            after: Instead of the file's own; the end of the stream where it says nothing.
+
+        Raises:
+            InputError: No such file, no array of a known name, shapes that do not fit, numbers that are not finite, or
+                a matrix of zeros.
+        """
+        from streamlens.readouts.reader_files import load_reader
+
+        return load_reader(path, {"name": name, "unit": unit, "norm": norm, "after": after})
+
+    def save(self, path: str | Path) -> None:
+        """Writes it to a `.safetensors`, `.npz` or `.csv` file, in float64 and with everything but its tokens.
+
+        Raises:
+            InputError: Another kind of file, a folder that is not there, or a norm that a `.csv` cannot hold.
+        """
+        from streamlens.readouts.reader_files import save_reader
+
+        save_reader(self, path)
 
     def at(self, ledger: Ledger) -> Float[Tensor, "batch pos d_model"]:
         """The vector whose product with a write at the end of the stream is its contribution to the first row.
@@ -187,6 +263,12 @@ class Reader:
         if norm.centred:
             folded = folded - folded.mean()
         return norm.scale[..., None] * folded
+
+    def __repr__(self) -> str:
+        where = "at the end" if self.after is None else f"after {self.after}"
+        through = {"none": "the stream", "final": "the final norm", "input": "a sublayer's norm"}[self.norm]
+        k, d_model = self.matrix.shape
+        return f"Reader({self.name}: {k} x {d_model}, reads {through} {where}, in {self.unit})"
 
     @classmethod
     def _of_tokens(cls, model: Readable, ids: Sequence[int], mix: Tensor, rows: tuple[str, ...], name: str) -> "Reader":
@@ -205,7 +287,14 @@ class Reader:
         )
 
 
-def _ids(model: Readable, tokens: Sequence[str | int]) -> list[int]:
-    if isinstance(tokens, str) or not tokens:
-        raise InputError(f"Tokens come as a list of at least one text or id; got {tokens!r}.")
-    return [token if isinstance(token, int) else model.token_id(token) for token in tokens]
+def checked(matrix: Float[Tensor, "reader d_model"], name: str) -> Float[Tensor, "reader d_model"]:
+    """The matrix, if it can be read with.
+
+    Raises:
+        InputError: Numbers that are not finite, or nothing but zeros.
+    """
+    if wrong := int((~torch.isfinite(matrix)).sum()):
+        raise InputError(f"A reader has finite numbers; {wrong} of {matrix.numel()} in {name!r} are not.")
+    if not matrix.any():
+        raise InputError(f"A reader has numbers that are not all zero; {name!r} is a matrix of zeros.")
+    return matrix
