@@ -6,7 +6,8 @@ Every residual network is `x[s+1] = C_s(x[s]) + u[s]`. The program lists these s
    the last bit: parallel blocks compute `(x + a) + m` or `x + (a + m)`, Granite's shared experts `x + (a + b) c`.
 2. `Rescale`: the whole stream is multiplied by a number.
 3. `Renorm`: the stream goes through a norm (post-norm models). With that pass's statistics frozen this is
-   linear plus a constant; the constant is a write of its own, so that the carry stays linear.
+   linear plus a constant; the constant is a write of its own, so that the carry stays linear. In the lab the same step
+   stands for any other carry that is linear at the point of one pass: a gate, a mask, a matrix (`FrozenMap`).
 
 `transport` pushes writes through the carries after them; `walk` repeats the model's own additions; `total` is
 the plain sum.
@@ -14,7 +15,7 @@ Pure functions over tensors: no model is in reach.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -44,7 +45,7 @@ class Rescale:
 
 @dataclass(frozen=True)
 class Renorm:
-    """The stream goes through the norm with this number; `bias` is the row of its constant, if it has one."""
+    """The stream goes through the norm (or `FrozenMap`) with this number; `bias` is the row of its constant, if any."""
 
     norm: int
     bias: int | None = None
@@ -83,6 +84,42 @@ class FrozenNorm:
             update = update - update.mean(-1, keepdim=True)
         return update * self.scale[..., None] * self.gain
 
+    def select(self, prompts: slice, places: slice = slice(None)) -> "FrozenNorm":
+        """The same for some of the prompts, and some of the kept positions."""
+        return replace(self, scale=self.scale[prompts, places])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenMap:
+    """A carry that is no norm, held at its values in one pass: `u -> gate * (matrix u)`.
+
+    A Highway gate, an LSTM's forget gate, a ReLU's mask and dropout are gates; a projection shortcut, a mixing of
+    several streams and a pooling are matrices. Where the width changes, the stream is the widest one and the narrower
+    states fill a part of its coordinates.
+
+    Attributes:
+        matrix: [d_model, d_model], dense or sparse, the same at every token; None for the identity.
+        gate: What each coordinate is multiplied by, per token; None for 1.
+    """
+
+    matrix: Float[Tensor, "d_model d_model"] | None = None
+    gate: Float[Tensor, "batch pos d_model"] | None = None
+
+    def linear(self, update: Float[Tensor, "*rows batch pos d_model"]) -> Float[Tensor, "*rows batch pos d_model"]:
+        """The map applied to an update, in float64."""
+        moved = update.double()
+        if self.matrix is not None:
+            columns = moved.reshape(-1, moved.shape[-1]).T
+            moved = (self.matrix.double() @ columns).T.reshape(moved.shape)
+        return moved if self.gate is None else moved * self.gate.double()
+
+    def select(self, prompts: slice, places: slice = slice(None)) -> "FrozenMap":
+        """The same for some of the prompts, and some of the kept positions."""
+        return self if self.gate is None else replace(self, gate=self.gate[prompts, places])
+
+
+FrozenCarry: TypeAlias = FrozenNorm | FrozenMap
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamNorm:
@@ -113,7 +150,19 @@ class StreamNorm:
         )
 
 
-def transport(program: Sequence[Step], writes: Writes, norms: Sequence[FrozenNorm]) -> Writes:
+def fold(matrix: Float[Tensor, "k d_model"], norm: FrozenNorm | StreamNorm | None) -> Float[Tensor, "k d_model"]:
+    """The rows of a matrix that reads behind a norm, as rows over the stream in front of it, but for the scale.
+
+    R diag(gain) under RMSNorm, R diag(gain) (I - 11^T/d) under LayerNorm, in float64: with the scale held, these
+    rows decide what is seen of an update.
+    """
+    if norm is None:
+        return matrix.double()
+    rows = matrix.double() * norm.gain.to(matrix.device)
+    return rows - rows.mean(-1, keepdim=True) if norm.centred else rows
+
+
+def transport(program: Sequence[Step], writes: Writes, norms: Sequence[FrozenCarry]) -> Writes:
     """Each write as it arrives at the end of the program, through every carry after it.
 
     Returns:
@@ -137,13 +186,13 @@ def transport(program: Sequence[Step], writes: Writes, norms: Sequence[FrozenNor
 
 
 def walk(
-    program: Sequence[Step], writes: Writes, states: Mapping[int, Stream]
+    program: Sequence[Step], writes: Writes | Sequence[Stream], states: Mapping[int, Stream]
 ) -> Iterator[tuple[int, Step, Stream | None, Stream]]:
     """Repeats the model's own additions, in its order and its dtype, step by step.
 
     Args:
         program: The steps.
-        writes: The writes as they were added.
+        writes: The writes as they were added; one by one where gradients shall reach no more rows than they need.
         states: For the number of each `Renorm` step, the norm's real output in that pass; the additions go
             on from there, so that each stretch between norms is checked by itself.
 
@@ -151,7 +200,7 @@ def walk(
         For each step: its number, the step, the stream before it (None at the start) and after it.
     """
     before: Tensor | None = None
-    rows = writes.unbind()
+    rows = writes.unbind() if isinstance(writes, Tensor) else writes
     for number, step in enumerate(program):
         if isinstance(step, Add):
             after = rows[step.writes[0]]

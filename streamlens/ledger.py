@@ -21,7 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamlens.axes import PerToken, Stream, TokenIds, TokenMask, Writes
-from streamlens.carries import Add, FrozenNorm, Step, rows_of, total, transport, walk
+from streamlens.carries import Add, FrozenCarry, FrozenNorm, Step, rows_of, total, transport, walk
+from streamlens.errors import InputError
+from streamlens.positions import find_position
 from streamlens.sites import Site, find
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ class Ledger:
         added: The writes as they were added, before what their sum was multiplied by (`Add.factor`), in the
             stream's dtype, [write, batch, pos, d_model].
         program: The steps of the stream over these rows.
-        norms: The norms among the carries, frozen at this pass; empty in a pre-norm model.
+        norms: The norms among the carries, frozen at this pass; empty in a pre-norm model. In the lab also other
+            linear carries.
         states: The real output of each such norm, by step number.
         stream: The stream at the end, as the model made it.
         in_order: Largest absolute difference when the writes are re-added in the model's order and dtype;
@@ -69,7 +72,7 @@ class Ledger:
     sites: tuple[Site, ...]
     added: Writes
     program: tuple[Step, ...]
-    norms: tuple[FrozenNorm, ...] = ()
+    norms: tuple[FrozenCarry, ...] = ()
     states: Mapping[int, Stream]
     stream: Stream
     in_order: float
@@ -154,30 +157,46 @@ class Ledger:
         rows = [n for n, site in enumerate(self.sites) if site == named]
         return rows[0] if rows else max(n for n, site in enumerate(wholes) if site == named)
 
-    def prompt(self, rows: slice) -> "Ledger":
-        """The ledger of some of the prompts; tensors are views."""
-        norms = tuple(replace(norm, scale=norm.scale[rows]) for norm in self.norms)
+    def prompt(self, rows: slice, places: slice = slice(None)) -> "Ledger":
+        """The ledger of some of the prompts, and of some of their kept positions; tensors are views."""
+        at = rows, places
         final = self.final_norm
         return replace(
             self,
-            added=self.added[:, rows],
-            norms=norms,
-            states={n: state[rows] for n, state in self.states.items()},
-            stream=self.stream[rows],
-            token_ids=self.token_ids[rows],
-            tokens=self.tokens[rows],
-            special=self.special[rows],
-            mask=self.mask[rows],
-            indices=self.indices[rows],
-            sinks=self.sinks[rows],
-            attention=None if self.attention is None else self.attention[:, rows],
-            final_norm=None if final is None else replace(final, scale=final.scale[rows]),
-            normed=None if self.normed is None else self.normed[rows],
-            logits=None if self.logits is None else self.logits[rows],
+            added=self.added[:, rows, places],
+            norms=tuple(norm.select(rows, places) for norm in self.norms),
+            states={n: state[at] for n, state in self.states.items()},
+            stream=self.stream[at],
+            token_ids=self.token_ids[at],
+            tokens=tuple(texts[places] for texts in self.tokens[rows]),
+            special=self.special[at],
+            mask=self.mask[at],
+            indices=self.indices[at],
+            sinks=self.sinks[at],
+            attention=None if self.attention is None else self.attention[:, rows, places],
+            final_norm=None if final is None else final.select(rows, places),
+            normed=None if self.normed is None else self.normed[at],
+            logits=None if self.logits is None else self.logits[at],
             prompts=self.prompts[rows],
             context=self.context[rows],
             encoder_context=self.encoder_context[rows],
         )
+
+    def place(self, position: int | str, *, prompt: int = 0) -> "Ledger":
+        """The ledger of one token: its position within the prompt, or its text.
+
+        Raises:
+            InputError: No such token, several of that text, or a position that was not kept.
+        """
+        if not 0 <= prompt < len(self.context):
+            raise InputError(f"A prompt of this ledger is between 0 and {len(self.context) - 1}; got {prompt}.")
+        found = find_position(self.context[prompt], position)
+        kept = self.indices[prompt].tolist()
+        if found not in kept:
+            held = ", ".join(str(index) for index in kept if index >= 0)
+            raise InputError(f"This ledger keeps the positions {held}; got {found}.")
+        place = kept.index(found)
+        return self.prompt(slice(prompt, prompt + 1), slice(place, place + 1))
 
     def source_text(self, site: Site, prompt: int) -> str | None:
         """The text of the token a source row reads; None where a shorter prompt has no such token."""

@@ -62,7 +62,7 @@ def entry(
         model: The handle.
         prompt: The text.
         token: The position that is asked for; None for all.
-        reader: Of a token's logit or a difference; None for none.
+        reader: One row; None for none.
         bos: Put the BOS token in front.
         whole: Keep all positions even if one is asked for.
         logits: Keep the model's own logits even without a reader.
@@ -100,9 +100,11 @@ def entry(
 
 
 def legible_name(model: Any, reader: Any) -> str:
-    """`logit(·river) − logit(·money)`."""
+    """`logit(·river) − logit(·money)`, or a reader's own name where it is not made of tokens."""
     from streamlens.display import display_token
 
+    if reader.vocabulary is None:
+        return display_token(reader.name)
     texts = model.token_texts(reader.vocabulary.ids)
     return " − ".join(f"logit({display_token(text, width=24)})" for text in texts)
 

@@ -4,8 +4,8 @@
    of them), vectors and references are compared with what they replace.
 2. Two edits that speak of the same write at the same token are refused: which comes first would decide.
 3. `Plan.actions` runs the reference prompts of mean and resample, each set once for all edits that name it.
-4. The projections take the row space of the reader as it reads the final stream: its matrix, behind the final norm's
-   gain (and centring) if it reads through it.
+4. The projections take the row space of the reader over the stream: its matrix, with the gain (and centring) of the
+   norm it reads through folded in and that norm's scale held, as `nullspace` and frozen visibility do.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from streamlens.carries import fold
 from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.hooks.action import Action, Change
 from streamlens.hooks.edit import Place, make_action, place_of
 from streamlens.hooks.reference import References
 from streamlens.models.handle import ModelHandle
-from streamlens.models.norms import gain_vector
 from streamlens.models.tokens import find_position
 from streamlens.models.wiring import Wiring
 from streamlens.sites import Site
+from streamlens.subspaces import spectrum
 
 #: singular values of a reader's matrix below this share of the largest span no row space
 RANK_TOLERANCE = 1e-9
@@ -190,12 +191,11 @@ def _project(model: ModelHandle, wiring: Wiring, edit: Edit, place: Place) -> Ch
     matrix = reader.matrix.double()
     if matrix.shape[-1] != wiring.d_model:
         raise InputError(f"A reader is as wide as the stream, {wiring.d_model}; this one is {matrix.shape[-1]} wide.")
-    norm = wiring.final_norm if getattr(reader, "norm", "none") == "final" else None
-    if norm is not None:
-        matrix = matrix * gain_vector(model.modules[norm.tap.module], norm.gain, wiring.d_model).cpu()
-        matrix = matrix - matrix.mean(-1, keepdim=True) if norm.centred else matrix
-    _, values, basis = torch.linalg.svd(matrix, full_matrices=False)
-    basis = basis[values > RANK_TOLERANCE * values[0]].to(model.device)
+    norm = getattr(reader, "through", None)
+    if norm is None and getattr(reader, "norm", "none") == "final" and wiring.final_norm is not None:
+        norm = model.stream_norm(wiring.final_norm)
+    _, basis = spectrum(fold(matrix.cpu(), norm), getattr(reader, "tolerance", RANK_TOLERANCE))
+    basis = basis.to(model.device)
 
     def change(here: Tensor) -> Tensor:
         seen = (here.double() @ basis.T) @ basis
