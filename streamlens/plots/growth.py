@@ -15,7 +15,7 @@ from streamlens.display import plotly_escape
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
 from streamlens.plots.selection import Token, closing_line, components, pick, prompt_line, tokens
 
-__all__ = ["norm_growth"]
+__all__ = ["layer_ticks", "norm_growth"]
 
 _LEGEND = 12  # tokens
 _LINES = 200  # beyond, an even choice of tokens is drawn and the title says so
@@ -97,7 +97,7 @@ def _thin_legend(figure: go.Figure, columns: list[Token]) -> None:
 
 
 def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
-    places = _ticks(steps)
+    places = layer_ticks(steps)
     figure.update_layout(
         height=title_px + _BODY,
         margin={"l": 64, "r": 16, "t": title_px + 8, "b": 48},
@@ -127,7 +127,7 @@ def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
     )
 
 
-def _ticks(steps: list[str]) -> list[tuple[int, str]]:
+def layer_ticks(steps: list[str]) -> list[tuple[int, str]]:
     """Every step where they fit, else the first step of every nth layer."""
     if len(steps) <= _TICKS:
         return list(enumerate(steps))
