@@ -18,9 +18,11 @@ from torch import Tensor
 from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.hooks.clean import Clean
-from streamlens.hooks.gradient import graph_of
+from streamlens.hooks.gradient import read_gradients
+from streamlens.hooks.graph import graph_of
 from streamlens.hooks.prompts import Positions, kept_positions
-from streamlens.hooks.resolve import resolve
+from streamlens.hooks.reference import References
+from streamlens.hooks.resolve import plan
 from streamlens.ledger import Ledger
 from streamlens.readouts.reader import Reader
 
@@ -89,7 +91,9 @@ def estimate_effects(
     context = clean.context
     if not readers:
         raise InputError("A first-order estimate is of a reader; got none.", hint="Give readers=.")
-    resolved = [resolve(clean.model, clean.wiring, context, edits) for edits in variants]
+    references = References(clean.model, clean.wiring)  # each reference prompt runs once for all variants
+    plans = [plan(clean.model, clean.wiring, context, edits, references) for edits in variants]
+    resolved = [planned.actions() for planned in plans]
     if any(action.source is not None for actions in resolved for action in actions):
         raise InputError("An attention edge has no first-order estimate here.", hint="Sweep it exactly.")
     kept = kept_positions(context, positions)
@@ -102,7 +106,7 @@ def estimate_effects(
         found = torch.zeros(len(variants), len(places), len(reader.rows), dtype=torch.float64)
         for place, position in enumerate(places):
             for k in range(len(reader.rows)):
-                gradients = graph.gradients(reader, [position], k)
+                gradients = read_gradients(graph, reader, [position], k)
                 found[:, place, k] = torch.tensor([gradients.estimate(a) for a in resolved], dtype=torch.float64)
         values.append(found)
     return Estimates(

@@ -202,7 +202,7 @@ def _captured(
     actions = [a.at(row=n + 1, start=start) for n, group in enumerate(chunk) for a in group]
     held = [] if frozen is None else frozen.actions([{a.row for a in group} for group in chunk], start)
     joining = joining_of(model, wiring, chunk) if way.joins else None
-    batch = _batch(clean, way.prefix, rows, kept, start, joining)
+    batch = repeated_batch(clean, rows, kept, prefix=way.prefix, start=start, joining=joining)
     with (
         HookScope() as scope,
         nullcontext() if frozen is None else frozen.patterns(start),  # first, so that edges see the frozen ones
@@ -221,10 +221,16 @@ def _captured(
     return ledger, changes_of(actions, ledger.added.shape[:3], batch.index)
 
 
-def _batch(
-    clean: Clean, prefix: Prefix | None, rows: int, kept: list[int], start: int, joining: Joining | None
+def repeated_batch(
+    clean: Clean,
+    rows: int,
+    kept: list[int],
+    *,
+    prefix: Prefix | None = None,
+    start: int = 0,
+    joining: Joining | None = None,
 ) -> Batch:
-    """The prompt from position `start` on, `rows` times."""
+    """One prompt from position `start` on, `rows` times."""
     own = (
         ("decoder_input_ids",) if clean.wiring.stream == "decoder" else ("input_ids", "token_type_ids", "position_ids")
     )
