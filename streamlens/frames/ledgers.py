@@ -22,6 +22,14 @@ from streamlens.sites import Site
 def writes_frame(ledger: Ledger) -> pd.DataFrame:
     """One row per (prompt, position, write), the rounding row included; columns: `SCHEMAS["writes"]`."""
     sites = [*ledger.sites, Site(kind="rounding")]
+    columns = measures(ledger)
+    frame = table("writes", ledger, sites, {name: flat(value, ledger) for name, value in columns.items()})
+    frame.attrs.update(attributes(ledger))
+    return frame
+
+
+def measures(ledger: Ledger) -> dict[str, Tensor]:
+    """The numbers of `writes_frame`, each [write, batch, pos] with the rounding row last, in float64."""
     stream = ledger.stream.double()
     squared = stream.square().sum(-1).clamp_min(1e-300)
     norms, shares = [], []
@@ -31,15 +39,12 @@ def writes_frame(ledger: Ledger) -> pd.DataFrame:
         shares.append((update * stream).sum(-1) / squared)
     norm, share = torch.stack(norms), torch.stack(shares)
     depth = [s.double().norm(dim=-1) for s in streams(ledger)]
-    columns = {
+    return {
         "norm": norm,
         "share": share,
         "cosine": share * squared.sqrt() / norm.clamp_min(1e-300),
         "stream_norm": torch.stack([*depth, stream.norm(dim=-1)]),
     }
-    frame = table("writes", ledger, sites, {name: flat(value, ledger) for name, value in columns.items()})
-    frame.attrs.update(attributes(ledger))
-    return frame
 
 
 def readout_frame(readout: Readout) -> pd.DataFrame:

@@ -5,20 +5,9 @@ Categories stand in stream order; numbers of single rows are float32, sums that 
 
 from collections.abc import Mapping
 
-TOKEN = {
-    "prompt_id": ("int32", "number of the prompt"),
-    "position": ("int32", "position within the prompt's own tokens, from 0"),
-    "token_id": ("int32", "id of the token at that position"),
-    "token": ("str", "its text, with its spaces"),
-    "special": ("bool", "whether it is a special token"),
-    "sink": ("bool", "whether its final stream is far above the prompt's median norm"),
-}
-ROW = {
-    "layer": ("Int16", "block, from 0; missing for what enters before the first"),
-    "kind": ("category", "embed, pos_embed, attn, mlp, ..., or a row that closes the sum"),
-    "component": ("category", "the row's label; ordered as in the stream"),
-    "order": ("int32", "the row's number in stream order"),
-}
+from streamlens.frames.columns import ROW, TOKEN
+from streamlens.frames.depth_schemas import DEPTH
+
 #: further columns of a ledger whose writes are split; the part's number, missing where a row is no such part
 PARTS = {
     "head": ("Int16", "query head"),
@@ -57,7 +46,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "effects": {
         "variant": ("category", "what was edited, in the order of the sweep"),
         **TOKEN,
-        "reader": ("category", "the reader's row"),
+        "reader": ("category", 'the reader\'s row; "" where nothing is read: then all up to self_repair is missing'),
         "unit": ("category", "unit of the effects"),
         "clean": ("float64", "the reader's value without edits"),
         "direct": ("float64", "the edited writes' own change: what subtracting them predicts"),
@@ -124,6 +113,87 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "pearson": ("float64", "Pearson's correlation of the same"),
         "slope": ("float64", "least squares through 0: exact = slope * estimate"),
     },
+    "visibility": {
+        **TOKEN,
+        "reader": ("category", "the reader, all of its rows"),
+        "unit": ("category", "unit of change, direct and rescale"),
+        "mode": ("category", "frozen, local or finite: what the norm in front of the reader does"),
+        **ROW,
+        "norm": ("float32", "Euclidean norm of the write u"),
+        "row_norm": ("float32", "norm of u_row, what the reader can see"),
+        "null_norm": ("float32", "norm of u_null, what it cannot"),
+        "visible_share": ("float32", "|u_row|^2 / |u|^2"),
+        "chance": ("float32", "its expectation for a random u: rank / d_model"),
+        "lift": ("float32", "visible_share / chance: 1 for a random u"),
+        "gain": ("float32", "the reader's response over that to a random vector as long as u"),
+        "change": ("float64", "the reader's change: signed for one row, the length of the change for several"),
+        "direct": ("float64", "its part with the norm's scale held; for several rows along the change"),
+        "rescale": ("float64", "its part from the norm's scale moving; likewise"),
+    },
+    "visibility_map": {
+        **TOKEN,
+        **ROW,
+        "reader": ("category", "a reader of the model; ordered as in the stream"),
+        "reader_layer": ("Int16", "its block; missing for the unembedding"),
+        "reader_part": ("category", "q, k, v, in, ... or unembedding: what it is of its block"),
+        "sees": ("bool", "whether the write is in the stream when it reads; if not, the numbers are missing"),
+        "visible_share": ("float32", "|u_row|^2 / |u|^2, the norm's scale held"),
+        "rank": ("int32", "dimension of the reader's row space"),
+        "exact": ("bool", "false where that is an effective row space, cut down to a stated energy"),
+        "chance": ("float32", "its expectation for a random u: rank / d_model"),
+        "lift": ("float32", "visible_share / chance: 1 for a random u, and always for a reader of full rank"),
+        "gain": ("float32", "the reader's response over that to a random vector as long as u"),
+    },
+    "overlap": {
+        "index": ("int32", "number of the principal angle, smallest first"),
+        "angle": ("float64", "principal angle, degrees"),
+        "cosine": ("float64", "its cosine"),
+        "squared": ("float64", "the squared cosine; they sum to the overlap"),
+    },
+    "cause": {
+        **TOKEN,
+        "component": ("category", "the write"),
+        "reader": ("category", "the reader"),
+        "unit": ("category", "unit of direct, total and the like"),
+        "removed": ("category", "whole, row or null: which part of the write was taken away"),
+        "norm": ("float32", "its norm"),
+        "share": ("float32", "its share of the write's squared norm"),
+        "direct": ("float64", "what taking it out of the reader's stream changes by itself, ablated - clean"),
+        "indirect": ("float64", "what all other writes' responses change"),
+        "rescale": ("float64", "what the norm's scale moving changes"),
+        "total": ("float64", "the sum: the reader's change in the run without it, ablated - clean"),
+        "closure": ("float64", "|total - observed|; missing where the model shows no value of its own"),
+        "elsewhere": ("float64", "KL(clean || ablated) of the next token at the end, in nats"),
+    },
+    "backward": {
+        **TOKEN,
+        **ROW,
+        "branch": ("bool", "whether the row is a branch: an embedding, the direct route and the rounding are none"),
+        "gradient": ("float32", "norm of the gradient at the write: the metric's unit per unit of the write"),
+        "direct": ("float32", "norm of the part of it that passes no later branch"),
+        "contribution": ("float32", "norm of what the branch hands back where it reads the stream: J^T g"),
+        "cosine_direct": ("float32", "cosine of that and the direct route there; missing where either is 0"),
+        "alignment": (
+            "float32",
+            "cosine of that and the rest of the gradient there: positive amplifies, negative cancels",
+        ),
+        "share": (
+            "float64",
+            "<what arrives at the embedding, total gradient> / |total|^2 over the whole prompt; sums to 1",
+        ),
+        "effect": ("float32", "gradient times write: its first-order effect in the metric's unit"),
+    },
+    "paths": {
+        "family": ("category", 'which paths, and which branches count: all, attn, mlp, "attn only", "mlp only"'),
+        "length": ("int32", "how many branches that count the paths go through"),
+        "paths": ("float64", "how many such paths there are"),
+        "path_share": ("float64", "their share of the family's paths: the binomial where branches follow one another"),
+        "norm": ("float64", "norm over all positions of what they bring to the embedding together"),
+        "norm_share": ("float64", "it as a share of the sum of norms"),
+        "share": ("float64", "<what they bring, the family's sum> / |sum|^2: signed; sums to 1"),
+        "single": ("float64", "mean norm of a single path, of those drawn; missing without"),
+        "single_share": ("float64", "number of paths times that, as a share: Veit et al. 2016; missing without"),
+    },
     "lesion": {
         "lesion": ("category", "what was dropped or permuted; the first row is the model as it is"),
         "n_dropped": ("int32", "how many layers or sublayers were dropped at once"),
@@ -133,12 +203,63 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "tokens": ("int64", "how many tokens were predicted"),
         "perplexity": ("float64", "exp(loss)"),
     },
+    "probe": {
+        **ROW,
+        "method": ("category", "mean_difference or logistic"),
+        "train_accuracy": ("float64", "share right of the sentences the probe was fitted to"),
+        "accuracy": ("float64", "share right of the held-out sentences, from the stream after this write"),
+        "shuffled": ("float64", "the same with permuted labels, mean over the permutations"),
+        "shuffled_low": ("float64", "the smallest of those"),
+        "shuffled_high": ("float64", "the largest of those"),
+        "context": ("float64", "the same from a bag of the context's tokens, with no model"),
+        "chance": ("float64", "of always the commonest label"),
+        "chance_low": ("float64", "lower end of the 95 % interval of guesses by chance"),
+        "chance_high": ("float64", "its upper end"),
+        "train": ("int32", "how many sentences the probe was fitted to"),
+        "held_out": ("int32", "how many it was tested on"),
+    },
+    "probe_scores": {
+        "prompt_id": ("int32", "number of the sentence"),
+        "text": ("str", "the sentence"),
+        "label": ("str", "its label"),
+        "template": ("str", "the frame it was made from; missing where it has none"),
+        "split": ("str", "train or test; missing where it says neither"),
+        "predicted": ("str", "the class the probe speaks for; missing for a reader that is no probe"),
+        "reader": ("category", "the reader's row"),
+        "unit": ("category", "unit of value"),
+        "value": ("float64", "the row's value at the token"),
+    },
+    "steps": {
+        **TOKEN,
+        "reader": ("category", "the reader's row"),
+        "unit": ("category", "unit of all values"),
+        **ROW,
+        "before": ("float64", "the reader's value before this write"),
+        "update": ("float64", "what the write adds to it"),
+        "after": ("float64", "their sum; the last one is the reader's value on the stream"),
+    },
+    **DEPTH,
+    "corpus": {
+        "role": ("category", "which token of each prompt: the selector that named it"),
+        "reader": ("category", "the reader's row"),
+        "unit": ("category", "unit of contributions and effects"),
+        **ROW,
+        "n": ("int64", "tokens: one a prompt where each has one of this role"),
+        "mean": ("float64", "mean contribution of the write to the reader"),
+        "std": ("float64", "its standard deviation over the tokens"),
+        "size": ("float64", "mean absolute contribution"),
+        "effect": ("float64", "mean total effect of zeroing the write, ablated - clean; missing without ablations"),
+        "effect_std": ("float64", "its standard deviation"),
+        "correlation": ("float64", "Pearson's correlation over the tokens of direct and total effect of zeroing"),
+    },
 }
 #: further columns of the "ablation" frame, one pair per reader row
 CHANGES = {
     "clean": ("float32", "what the write gives the reader without edits"),
     "delta": ("float32", "the change of that, ablated - clean, at the clean run's norm scale"),
 }
+#: a further column of the "estimates" frame, where the exact sweep ran too
+CHECKED = {"total": ("float64", "the exact total effect of the same edit, ablated - clean")}
 #: further columns of the "comparison" frame, one per reader row
 DIFFERENCE = {
     "difference": ("float32", "what the row's difference gives the reader, A - B; sums to the observed difference"),
