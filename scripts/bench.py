@@ -3,6 +3,7 @@
 python scripts/bench.py capture --tokens 10,128,512 --json capture.json
 python scripts/bench.py memory --tokens 2000
 python scripts/bench.py sweep --json sweep.json
+python scripts/bench.py batch --prompts 2000 --json batch.json
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 import torch
-from benchmarks import capture, memory, subject, sweep, table
+from benchmarks import batch, capture, memory, subject, sweep, table
 
 import streamlens
 
@@ -77,6 +78,22 @@ def sweep_command(
     rows = sweep.measure(handle, parts, rounds, share, dtype)
     title = "Sweeps: medians with quartiles; ratios taken within each round; ours with the clean run and all results"
     report("sweep", title, subject.setting(handle), sweep.COLUMNS, rows, sweep.cells, json_path)
+
+
+@main.command("batch")
+@click.option("--prompts", default=2000, show_default=True, type=click.IntRange(min=1))
+@click.option("--peaks", default="200,2000", show_default=True, help="Peak memory over so many prompts, with commas.")
+@common
+def batch_command(
+    prompts: int, peaks: str, model: str, dtype: str, threads: int | None, json_path: Path | None
+) -> None:
+    """Throughput of `streamlens run` beside bare forwards of the same batches, and its peak memory."""
+    if threads:
+        torch.set_num_threads(threads)
+    handle = streamlens.load(model, dtype=dtype)
+    rows = batch.measure(handle, prompts, [int(count) for count in peaks.split(",") if count])
+    title = "Batches: throughput of the run as a share of the bare forward's, of all shards and with their quartiles"
+    report("batch", title, subject.setting(handle), batch.COLUMNS, rows, batch.cells, json_path)
 
 
 @main.command("heads")

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,27 @@ from streamlens.models.tokens import Encoded, encode, find_position
 from streamlens.models.wiring import Wiring
 
 Prompt = str | Sequence[str] | Tensor | Sequence[Sequence[int]]
-Positions = None | str | int | Sequence[int | str]
+
+
+@dataclass(frozen=True)
+class PerPrompt:
+    """For each prompt the positions to keep, as many for one as for the other, within its own tokens."""
+
+    places: tuple[tuple[int, ...], ...]
+
+    def within(self, lengths: Sequence[int]) -> list[list[int]]:
+        """The positions as lists.
+
+        Raises:
+            InputError: One that a prompt of that length does not have.
+        """
+        for row, length in zip(self.places, lengths, strict=True):
+            if wrong := [p for p in row if not 0 <= p < length]:
+                raise InputError(f"A position is between 0 and {length - 1}; got {wrong[0]}.")
+        return [list(row) for row in self.places]
+
+
+Positions = None | str | int | Sequence[int | str] | PerPrompt
 
 
 def batch_for(
@@ -85,6 +106,8 @@ def _decoder_start(model: ModelHandle, rows: int) -> Tensor:
 def _kept(model: ModelHandle, encoded: Encoded, positions: Positions) -> list[list[int]] | None:
     if positions is None:
         return None
+    if isinstance(positions, PerPrompt):
+        return positions.within(encoded.mask.sum(-1).tolist())
     context = [model.token_texts(ids[mask].tolist()) for ids, mask in zip(encoded.ids, encoded.mask, strict=True)]
     return kept_positions(context, positions)
 
@@ -97,6 +120,8 @@ def kept_positions(context: Sequence[Sequence[str]], positions: Positions) -> li
     """
     if positions is None:
         return None
+    if isinstance(positions, PerPrompt):
+        return positions.within([len(texts) for texts in context])
     wanted = [positions] if isinstance(positions, int | str) else list(positions)
     if not wanted:
         raise InputError("positions names at least one position; got none.")
