@@ -22,7 +22,9 @@ from torch import Tensor
 
 from streamlens.axes import PerToken, Stream, TokenIds, TokenMask, Writes
 from streamlens.carries import Add, FrozenCarry, FrozenNorm, Step, rows_of, total, transport, walk
+from streamlens.display import display_token
 from streamlens.errors import InputError
+from streamlens.notebook import ROWS, summary_html
 from streamlens.positions import find_position
 from streamlens.sites import Site, find
 
@@ -208,6 +210,23 @@ class Ledger:
         from streamlens.frames import writes_frame
 
         return writes_frame(self)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the largest shares at the last kept token of the first prompt, and closure."""
+        place = int(self.mask[0].nonzero().max())
+        stream = self.stream[0, place].double()
+        updates = self.writes[:, 0, place].double()
+        shares = (updates @ stream / stream.square().sum().clamp_min(1e-300)).tolist()
+        norms = updates.norm(dim=-1).tolist()
+        order = sorted(range(len(shares)), key=lambda row: -abs(shares[row]))[:ROWS]
+        where = f"{display_token(self.tokens[0][place], width=24)} (position {int(self.indices[0, place])})"
+        return summary_html(
+            f"{len(shares)} writes x {len(self.prompts)} prompts x {self.added.shape[2]} positions; at {where}",
+            ("write", "norm", "share of the stream"),
+            [(self.labels[row], (norms[row], shares[row])) for row in order],
+            others=len(shares) - len(order),
+            closing=f"closure {float(self.closure.max()):.1e}, in order {self.in_order:g}",
+        )
 
     def __repr__(self) -> str:
         rows, batch, pos, d_model = self.added.shape

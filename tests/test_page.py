@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,9 +13,12 @@ import pandas as pd
 import pytest
 
 from figure_frames import HOSTILE, PROMPT, readout_frame, writes_frame
+from page_visit import Visit, browser, overlaps, settled, visit
 from streamlens import plots, theme
 from streamlens.errors import InputError
 from streamlens.report import Section, page, write_page
+
+__all__ = ["browser", "visit"]  # fixtures
 
 CLOSURE = "The parts sum to +3.742 logits; the writes sum to the stream within 3.1e-07 of it."
 PROVENANCE = {"model": "tiny <1>", "BOS": "none added", "versions": {"plotly": "6"}, "revision": None}
@@ -98,7 +100,8 @@ class TestFile:
         source = page([], title="t", provenance={}, table=readout_frame(HOSTILE, layers=1))
         data = next(raw for raw in Elements(source).raw if raw.startswith("{"))
         assert "<" not in data
-        assert HOSTILE[0] in json.loads(data)["downloads"][0][3]
+        tokens = next(column for column in json.loads(data)["tables"][0]["columns"] if column["name"] == "token")
+        assert HOSTILE[0] in tokens["texts"]
 
     def test_no_token_becomes_an_element(self, plain, hostile):
         assert {tag for tag, _ in Elements(hostile).found} == {tag for tag, _ in Elements(plain).found}
@@ -145,104 +148,6 @@ class TestWriting:
     def test_a_missing_folder_is_named(self, tmp_path):
         with pytest.raises(InputError, match=r"a file in an existing folder; got .*nowhere"):
             write_page(tmp_path / "nowhere" / "a.html", "x")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or "/usr/bin/chromium"
-    if not Path(path).exists():
-        pytest.fail("these tests look at the page in Chromium, which is missing: apt-get install chromium")
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=options)
-        yield chromium
-        chromium.close()
-
-
-class Visit:
-    """A page opened from disk with no network, and everything that went wrong on it."""
-
-    def __init__(self, browser, path: Path, *, width: int = 1280, scheme: str = "light") -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, accept_downloads=True
-        )
-        self.tab = self.context.new_page()
-        self.requests: list[str] = []
-        self.faults: list[str] = []
-        self.tab.on("request", lambda request: self.requests.append(request.url))
-        self.tab.on("console", lambda message: self.faults.append(message.text))
-        self.tab.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.tab.on("dialog", lambda dialog: (self.faults.append(dialog.message), dialog.dismiss()))
-        self.tab.goto(path.as_uri())
-        self.tab.wait_for_selector("html[data-drawn]", state="attached")
-
-    def evaluate(self, script: str, *args):
-        return self.tab.evaluate(script, *args)
-
-    def until(self, condition: str) -> None:
-        """Wait for a JavaScript condition; `wait_for_function` needs eval, which the policy forbids."""
-        self.evaluate(
-            f"""() => new Promise((done, fail) => {{
-                const look = () => (({condition}) ? done() : requestAnimationFrame(look));
-                setTimeout(() => fail(Error("still waiting")), 10000);
-                look();
-            }})"""
-        )
-
-    def boxes(self, selector: str) -> list[tuple[str, dict]]:
-        """(text, bounding box) of each element."""
-        return self.evaluate(
-            """selector => [...document.querySelectorAll(selector)].map(
-                 (e) => [e.textContent, e.getBoundingClientRect().toJSON()])""",
-            selector,
-        )
-
-    def hover(self, plot: int, column: int, row: int) -> str:
-        """The text that appears over one cell of a heatmap."""
-        place = f"document.querySelectorAll('.plot')[{plot}]"
-        self.evaluate(f"{place}.scrollIntoView()")
-        x, y = self.evaluate(
-            f"""([column, row]) => {{
-                const {{ xaxis, yaxis }} = {place}._fullLayout, box = {place}.getBoundingClientRect();
-                return [box.x + xaxis._offset + xaxis.l2p(column), box.y + yaxis._offset + yaxis.l2p(row)];
-            }}""",
-            [column, row],
-        )
-        label = self.tab.locator(f".plot >> nth={plot}").locator(".hoverlayer .hovertext")
-        self.tab.mouse.move(0, 0)
-        label.wait_for(state="detached")
-        self.tab.mouse.move(x, y)
-        label.wait_for(state="attached")
-        return label.text_content() or ""
-
-
-@pytest.fixture
-def visit(browser, tmp_path):
-    """Opens pages; whatever a test does on them, nothing may leave and nothing may go wrong."""
-    visits = []
-
-    def opened(source: str, **kwargs) -> Visit:
-        visits.append(Visit(browser, write_page(tmp_path / f"{len(visits)}.html", source), **kwargs))
-        return visits[-1]
-
-    yield opened
-    for done in visits:
-        outside = [url for url in done.requests if not url.startswith(("file:", "data:", "blob:"))]
-        faults = list(done.faults)
-        done.context.close()
-        assert outside == []
-        assert faults == []
-
-
-def overlaps(boxes: list[dict]) -> int:
-    """How many pairs overlap by more than half a pixel."""
-    return sum(
-        min(one["right"], other["right"]) - max(one["left"], other["left"]) > 0.5
-        and min(one["bottom"], other["bottom"]) - max(one["top"], other["top"]) > 0.5
-        for one, other in itertools.combinations(boxes, 2)
-    )
 
 
 HEATMAP = "section:nth-of-type(2) "
@@ -387,11 +292,6 @@ class TestInABrowser:
         assert all("Content Security Policy" in fault for fault in seen.faults)
         assert not any(url.startswith("https:") for url in seen.requests)
         seen.faults.clear()
-
-
-def settled(seen: Visit) -> None:
-    """Two frames later everything asked for is drawn."""
-    seen.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def colours(seen: Visit) -> set[str]:

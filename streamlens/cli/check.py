@@ -36,8 +36,8 @@ def command(source: str | None, choice: ModelChoice, out: Output) -> int:
     except WiringError as refused:
         found = _refused(choice, refused)
     else:
-        from streamlens.cli.checks import examine
-        from streamlens.cli.steps import describe
+        from streamlens.experiments.checks import examine
+        from streamlens.models.words import describe
 
         with busy(f"checking {choice.model}", quiet=out.quiet):
             checks = examine(model)

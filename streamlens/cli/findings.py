@@ -199,7 +199,7 @@ def _sum() -> Iterator[Finding]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from streamlens.cli.checks import examine as check
+    from streamlens.experiments.checks import examine as check
     from streamlens.models.load import load
 
     config = LlamaConfig(

@@ -28,6 +28,7 @@ BUNDLED = " bank"
 
 
 @click.group("probe")
+@debug_option
 def command() -> None:
     """Fit a probe to labelled sentences, and read sentences with one.
 

@@ -110,7 +110,9 @@ def _divergences(rows: Any, labels: list[str], place: str, rule: str, chosen: Se
         f"The output: effects at {place}",
         prompt_line(chosen),
         f"KL(clean, ablated) of the next token, in nats.{rule}",
-        f"{turned} of the {len(rows)} shown change the likeliest next token.",
+        f"{turned} of the {len(rows)} shown change the likeliest next token."
+        if len(rows) > 1
+        else f"The likeliest next token {'changes' if turned else 'stays'}.",
         closing_line(chosen),
     )
     _lay_out(figure, _said(labels, [f"{size:.3f}" for size in sizes]), title_px=height, quantity="KL, nats")

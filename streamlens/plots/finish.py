@@ -1,12 +1,15 @@
 """What every figure is finished with: its title, its margins, its theme.
 
-1. `titled()` makes a title of plain text and says how tall it is, so that nothing below it has to guess.
+1. `titled()` makes a title of plain text and says how tall it is, so that nothing below it has to guess. The plain
+   text goes with the figure too, for a page that sets titles itself.
 2. `label_margin()` makes room for axis labels of a known length (a fixed margin, since a page lays a copy
    of the row labels over it while the figure scrolls).
 3. `styled()` puts on the theme's template and colour scale.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -41,7 +44,10 @@ def titled(figure: go.Figure, heading: str, *lines: str) -> int:
             "automargin": False,
         }
     )
-    return 18 + 20 * (len(heads) + len(rest))
+    height = 18 + 20 * (len(heads) + len(rest))
+    layout: Any = figure.layout
+    layout.meta = {"title": [heading, *filter(None, lines)], "title_px": height}
+    return height
 
 
 def _wrap(text: str, width: int) -> list[str]:
@@ -75,11 +81,17 @@ def label_margin(labels: Iterable[str], size: int = SMALL) -> int:
     return max(40, text_px(labels, size) + 16)
 
 
+@lru_cache
+def _template(dark: bool) -> go.layout.Template:
+    return go.layout.Template(theme.template(dark=dark))
+
+
 def styled(figure: go.Figure, dark: bool, *, scale: str | None = None, **meta: object) -> go.Figure:
     """Put on the theme; `scale` is the colour axis' scale by name, `meta` goes with the figure."""
-    figure.update_layout(template=theme.template(dark=dark))
+    layout: Any = figure.layout
+    layout.template = _template(dark)  # set, not updated: plotly's own would be merged into it, unlike on a page
     if scale is not None:
         figure.update_layout(coloraxis={"colorscale": theme.scale(scale, dark=dark)})
         meta["scale"] = scale
-    figure.layout.meta = meta
+    layout.meta = {**(layout.meta or {}), **meta}
     return figure

@@ -92,7 +92,8 @@ def _thin_legend(figure: go.Figure, columns: list[Token]) -> None:
     """With many tokens the legend names the first, the last and the sinks."""
     if len(columns) <= _LEGEND:
         return
-    for i, trace in enumerate(figure.data):
+    traces: Any = figure.data
+    for i, trace in enumerate(traces):
         trace.showlegend = i in (0, len(columns) - 1) or columns[i].sink
 
 

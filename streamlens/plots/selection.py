@@ -146,7 +146,8 @@ def _narrow(frame: pd.DataFrame, column: str, wanted: Any) -> tuple[pd.DataFrame
 def _prompt(prompts: Any, prompt_id: int, rows: pd.DataFrame) -> str:
     if isinstance(prompts, list | tuple) and 0 <= prompt_id < len(prompts):
         return str(prompts[prompt_id])
-    return "".join(token.text for token in tokens(rows))
+    known = tokens(rows)  # of a frame without the prompt itself, what is left of it
+    return (CUT if known and known[0].position else "") + "".join(token.text for token in known)
 
 
 def tokens(rows: pd.DataFrame) -> list[Token]:

@@ -57,7 +57,11 @@ def trajectory(
             "colorscale": _by_layer(),
             "cmin": 0,
             "cmax": max(max(layers), 1),
-            "colorbar": {"title": {"text": "layer", "side": "right"}, "outlinewidth": 0, "thickness": 14},
+            "colorbar": {
+                "title": {"text": "layer", "side": "right", "font": {"size": 12}},
+                "outlinewidth": 0,
+                "thickness": 9,
+            },
         },
         customdata=[[label, f"{norm:,.4g}"] for label, norm in zip(labels, rows["norm"], strict=True)],
         hovertemplate="after %{customdata[0]}<br>norm %{customdata[1]}<extra></extra>",

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
+from streamlens.notebook import ROWS, summary_html
 from streamlens.readouts.effects import Effects, effects, kl_divergence
 from streamlens.readouts.reader import Reader
 
@@ -102,6 +104,25 @@ class AblationLedger:
         edit = self.variants[0]
         told = f"Changing {edit} alone" if "=" in edit else f"Subtracting {edit}"
         return f"{told} predicts {direct:+.2f} {effect.reader.unit}; rerunning the model gives {total:+.2f}."
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what each edit did to the first reader at the last kept token, in parts that sum."""
+        shown = self.variants[:ROWS]
+        clean = self.clean
+        where = f"{display_token(clean.tokens[0][-1], width=24)} (position {int(clean.indices[0, -1])})"
+        if not self.readers:
+            sizes = self.divergence[: len(shown), -1].tolist()
+            heading, columns, closing = f"KL(clean, ablated) at {where}", ("edited", "nats"), ""
+            rows = [(variant, (size,)) for variant, size in zip(shown, sizes, strict=True)]
+        else:
+            effect = self.effect_of(self.readers[0])
+            moves = [name for name in ("carry", "softcap") if bool(getattr(effect, name).any())]
+            unit, parts = effect.reader.unit, ("direct", "indirect", "rescale", *moves, "total")
+            heading = f"{effect.reader.rows[0]} at {where}, ablated - clean, in {unit}"
+            columns = ("edited", *parts)
+            rows = [(v, [float(getattr(effect, part)[n, -1, 0]) for part in parts]) for n, v in enumerate(shown)]
+            closing = f"parts against the model's own change: {float(effect.closure.max()):.1e} {unit}"
+        return summary_html(heading, columns, rows, others=len(self.variants) - len(shown), closing=closing)
 
     def __repr__(self) -> str:
         rows, batch, pos = self.changed.shape

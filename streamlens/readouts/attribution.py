@@ -21,8 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
+from streamlens.notebook import ROWS, summary_html
 from streamlens.readouts.reader import Reader
 from streamlens.sites import Site
 
@@ -71,6 +73,23 @@ class Readout:
         from streamlens.frames import readout_frame
 
         return readout_frame(self)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the largest contributions to the first row at the last kept token, their sum, and closure."""
+        ledger = self.ledger
+        place = int(ledger.mask[0].nonzero().max())
+        sizes = self.contributions[:, 0, place, 0].tolist()
+        order = sorted(range(len(sizes)), key=lambda row: -abs(sizes[row]))[:ROWS]
+        rows = [(self.labels[row], (sizes[row],)) for row in order]
+        if rest := len(sizes) - len(order):
+            rows.append((f"other ({rest})", (sum(sizes) - sum(sizes[row] for row in order),)))
+        where = f"{display_token(ledger.tokens[0][place], width=24)} (position {int(ledger.indices[0, place])})"
+        return summary_html(
+            f"{self.reader.rows[0]} at {where}",
+            ("part", self.reader.unit),
+            [*rows, ("total", (sum(sizes),))],
+            closing=f"closure {float(self.closure.max()):.1e} {self.reader.unit}",
+        )
 
     def __repr__(self) -> str:
         rows, batch, pos, k = self.contributions.shape

@@ -1,51 +1,33 @@
 """One self-contained page.
 
-1. Each section becomes a figure element: heading, caption, an empty place for the plot, a summary for
-   screen readers.
-2. Figures lose their theme and fixed width (the page sets both) and go into one JSON block.
+1. Each block becomes a section of HTML; its figures, tables and switches go into one JSON block.
+2. Figures have lost their theme and fixed width: the page sets both.
 3. Scripts and style are read from this folder; the policy names the scripts by their SHA-256.
 """
 
 import base64
 import hashlib
-import html
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from streamlens import theme
-from streamlens.display import visible
-from streamlens.report.table import as_csv, as_json, table_html
+from streamlens.report.blocks import THEMES, Block, Held, Tables, block_html
+from streamlens.report.blocks import text_html as _text
 
-__all__ = ["Section", "page"]
+__all__ = ["page"]
 
-_THEMES = {
-    name: {
-        "template": theme.template(dark=dark),
-        "scales": {scale: theme.scale(scale, dark=dark) for scale in (*theme.SIGN_COLOURS, "sequential")},
-    }
-    for name, dark in (("light", False), ("dark", True))
-}
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Section:
-    """One figure of a page. Texts are plain; `summary` is what a screen reader says for the picture."""
-
-    heading: str
-    figure: go.Figure
-    caption: str
-    summary: str = ""
+#: the page's script, in the order of its parts
+SCRIPTS = ("tables.js", "figures.js", "switch.js", "page.js")
+_CONTENTS = 4  # sections from which a page says what is in it
 
 
 def page(
-    sections: Iterable[Section],
+    sections: Iterable[Block],
     *,
     title: str,
     provenance: Mapping[str, object],
@@ -55,23 +37,20 @@ def page(
     """A whole HTML page that works from disk with no network, light and dark, on screen and on paper.
 
     Args:
-        sections: the figures, in order.
+        sections: figures and what else there is to see, in order.
         title: the page's heading.
         provenance: what made it: model, revision, device, dtype, BOS choice, versions, date. Values are
             shown as text, nested mappings as ``name value`` pairs.
         table: the rows behind the figures, shown and offered as CSV and JSON.
         closure: one sentence that says how well the parts add up; stands under the title and under the table.
     """
-    shown = list(sections)
-    body = "\n".join(_section(section, i) for i, section in enumerate(shown))
+    blocks = list(sections)
     if table is not None:
-        body += _table(table, closure)
-    data = {
-        "themes": _THEMES,
-        "figures": [_bare(section.figure) for section in shown],
-        "downloads": [] if table is None else _downloads(table),
-    }
-    plotly, script = get_plotlyjs(), _asset("page.js")
+        blocks.append(Tables(heading="Table", frames=[("the rows behind the figures", table)], footer=closure))
+    held = Held()
+    body = "\n".join(block_html(block, i, held) for i, block in enumerate(blocks))
+    data = {"themes": THEMES, **held.data()}
+    plotly, script = get_plotlyjs(), _script()
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -89,8 +68,8 @@ def page(
 <button type="button" id="theme" aria-pressed="false">Dark theme</button>
 </header>
 <main>
-<noscript><p>The figures need JavaScript; the table and what made it are readable without.</p></noscript>
-{body}
+<noscript><p>The figures need JavaScript; sentences, tables and what made them are readable without.</p></noscript>
+{_contents(blocks)}{body}
 </main>
 <footer>{_provenance(provenance)}</footer>
 <script type="application/json" id="streamlens-data">{_json(data)}</script>
@@ -101,45 +80,12 @@ def page(
 """
 
 
-def _text(text: object) -> str:
-    return html.escape(visible(str(text)), quote=True)
-
-
-def _section(section: Section, number: int) -> str:
-    layout: Any = section.figure.layout
-    meta = layout.meta or {}
-    summary = section.summary or meta.get("summary", "") or section.caption
-    sizes = (("--needs", "min_width"), ("--enough", "max_width"))
-    style = "; ".join(f"{name}: {int(meta[key])}px" for name, key in sizes if key in meta)
-    return f"""<section aria-labelledby="heading-{number}">
-<h2 id="heading-{number}">{_text(section.heading)}</h2>
-<figure>
-<figcaption>{_text(section.caption)}</figcaption>
-<div class="panel" role="group" aria-labelledby="heading-{number}">
-<div class="rows" aria-hidden="true" hidden></div>
-<div class="plot" role="img" aria-label="{_text(summary)}" style="{style}"></div>
-</div>
-</figure>
-</section>"""
-
-
-def _table(table: pd.DataFrame, closure: str) -> str:
-    return f"""<section aria-labelledby="heading-table">
-<h2 id="heading-table">Table</h2>
-<div class="actions"><button type="button" id="csv">Save CSV</button>
-<button type="button" id="json">Save JSON</button></div>
-<div class="table" tabindex="0" role="group" aria-labelledby="heading-table">
-{table_html(table, caption="The rows behind the figures", footer=closure)}
-</div>
-</section>"""
-
-
-def _downloads(table: pd.DataFrame) -> list[list[str]]:
-    """Button, file name, type and text of each."""
-    return [
-        ["csv", "streamlens.csv", "text/csv", as_csv(table)],
-        ["json", "streamlens.json", "application/json", as_json(table)],
-    ]
+def _contents(blocks: list[Block]) -> str:
+    """Links to the sections of a long page."""
+    if len(blocks) <= _CONTENTS:
+        return ""
+    links = "".join(f'<li><a href="#section-{n}">{_text(block.heading)}</a></li>' for n, block in enumerate(blocks))
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
 
 
 def _provenance(provenance: Mapping[str, object]) -> str:
@@ -153,17 +99,15 @@ def _value(value: object) -> str:
     return "not recorded" if value is None else _text(value)
 
 
-def _bare(figure: go.Figure) -> dict:
-    """The figure as plain data without what the page decides: template and width."""
-    plain = json.loads(str(figure.to_json(engine="json")))
-    for name in ("template", "width"):
-        plain["layout"].pop(name, None)
-    return {"data": plain["data"], "layout": plain["layout"]}
-
-
 def _json(data: object) -> str:
-    """ASCII JSON that no HTML parser can end early: ``<`` is escaped, and so is a lone surrogate."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    """JSON that no HTML parser can end early and no editor misreads: ``<`` and all that has no shape are escaped."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return re.sub(r"[^\x00-\x7f]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text)
+
+
+def _script() -> str:
+    """The parts of the page's script in one scope of their own."""
+    return "\n".join(['"use strict";', "(() => {", *map(_asset, SCRIPTS), "})();"])
 
 
 def _asset(name: str) -> str:
@@ -182,8 +126,10 @@ def _policy(*scripts: str) -> str:
 
 def _style() -> str:
     dark = theme.css_variables(dark=True)
+    adds, subtracts = theme.SIGN_COLOURS["RdBu"]
+    fixed = f"--sans: {theme.SANS}; --mono: {theme.MONO}; --adds: {adds}; --subtracts: {subtracts};"
     return f"""
-:root {{ --sans: {theme.SANS}; --mono: {theme.MONO}; {theme.css_variables()} }}
+:root {{ {fixed} {theme.css_variables()} }}
 @media (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ color-scheme: dark; {dark} }} }}
 :root[data-theme="dark"] {{ color-scheme: dark; {dark} }}
 {_asset("page.css")}"""

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import streamlens
-from streamlens.cli.checks import examine
-from streamlens.cli.steps import describe
 from streamlens.errors import WiringError
+from streamlens.experiments.checks import examine
+from streamlens.models.words import describe
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_hook_left_behind_is_seen(tiny, monkeypatch: pytest.MonkeyPatch) -> No
         model.model.lm_head.register_forward_hook(lambda *_: None)
         return decompose(model, *args, **kwargs)
 
-    monkeypatch.setattr("streamlens.hooks.capture.decompose", careless)
+    monkeypatch.setattr("streamlens.experiments.checks.decompose", careless)
     [left] = [check for check in examine(tiny) if "left behind" in check.name]
     assert (left.ok, left.value) == (False, 1.0)
 

@@ -89,7 +89,7 @@ def test_spoiled_files_are_found(home) -> None:
 
 
 def test_a_sum_that_does_not_close_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamlens.cli import checks
+    from streamlens.experiments import checks
 
     wrong = checks.Check(name="writes summed", value=1.0, limit=1e-5, ok=False)
     monkeypatch.setattr(checks, "examine", lambda _: [wrong])

@@ -9,7 +9,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
+
+import torch
+
+from streamlens.carries import Add, walk
+from streamlens.errors import StreamlensError
+from streamlens.hooks.capture import decompose
+from streamlens.hooks.record import record
+from streamlens.models.handle import ModelHandle
+from streamlens.models.probe import probe_inputs
+from streamlens.models.tokens import encode
+from streamlens.readouts.attribution import read
+from streamlens.readouts.reader import Reader
 
 TEXTS = (
     "After crossing the river, she rested on the bank",
@@ -33,10 +46,8 @@ class Check:
     note: str = ""
 
 
-def examine(model: Any) -> list[Check]:
+def examine(model: ModelHandle) -> list[Check]:
     """All checks on a handle. Cost: two forwards for each of a few short prompts."""
-    from streamlens.errors import StreamlensError
-
     before = _state(model.model)
     inputs = list(_inputs(model))
     try:
@@ -53,8 +64,6 @@ def _check(name: str, value: float, limit: float | None) -> Check:
 
 
 def _books(model: Any, inputs: list[dict[str, Any]]) -> list[Check]:
-    from streamlens.hooks.capture import decompose
-
     dtype, exact = model.provenance["dtype"], model.wiring.exact
     in_order = relative = depths = middle = logits = 0.0
     for given in inputs:
@@ -78,9 +87,6 @@ def _books(model: Any, inputs: list[dict[str, Any]]) -> list[Check]:
 
 def _inputs(model: Any) -> Iterator[dict[str, Any]]:
     """A few sentences as ids; random ids for a model without a tokenizer or with two streams."""
-    from streamlens.models.probe import probe_inputs
-    from streamlens.models.tokens import encode
-
     random = probe_inputs(model.model, seed=1)
     if model.tokenizer is None or len(random) > 1:
         for seed in (1, 2, 3):
@@ -98,10 +104,6 @@ def _depths(ledger: Any) -> float:
 
 def _middle(model: Any, ledger: Any, given: Mapping[str, Any]) -> float:
     """The largest relative difference between the re-added stream and what a block handed on."""
-    from inspect import signature
-
-    from streamlens.hooks.record import record
-
     # as `decompose` runs it; FSMT masks otherwise when it keeps a cache
     cache = {"use_cache": False} if "use_cache" in signature(model.model.forward).parameters else {}
     events = record(model.model, {**cache, **given}).events
@@ -119,8 +121,6 @@ def _states(ledger: Any) -> dict[int, list[Any]]:
 
     A block may end before a carry or after it, so that what it hands on is one of them.
     """
-    from streamlens.carries import Add, walk
-
     states: dict[int, list[Any]] = {}
     layer = -1
     for _, step, _, after in walk(ledger.program, ledger.added, ledger.states):
@@ -147,11 +147,6 @@ def _apart(handed_on: Any, state: Any) -> float:
 
 def _logits(model: Any, ledger: Any) -> float:
     """The largest difference between logits rebuilt from their parts and the model's own, over their size."""
-    import torch
-
-    from streamlens.readouts.attribution import read
-    from streamlens.readouts.reader import Reader
-
     own = ledger.logits[0, -1]
     generator = torch.Generator().manual_seed(0)
     random = torch.randint(own.shape[-1], (_RANDOM,), generator=generator).tolist()
