@@ -14,13 +14,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A test holds the two together.
-    from streamlens import plots
+    from streamlens import batch, lab, plots
     from streamlens.edits import Edit
     from streamlens.errors import StreamlensError
     from streamlens.experiments.ablate import ablate, sweep
+    from streamlens.experiments.backward import backward
+    from streamlens.experiments.cause import cause
     from streamlens.experiments.compare import compare, swap
     from streamlens.experiments.estimates import rank_correlation
+    from streamlens.experiments.jacobian import jacobian, perturb
     from streamlens.experiments.lesion import lesion
+    from streamlens.experiments.paths import paths
+    from streamlens.experiments.probe import probe
+    from streamlens.experiments.scale_steps import scale_steps
+    from streamlens.experiments.study import study
     from streamlens.hooks.capture import decompose
     from streamlens.hooks.clean import clean_run
     from streamlens.hooks.replay import replay
@@ -28,9 +35,19 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A
     from streamlens.models.load import load
     from streamlens.readouts.ablation import AblationLedger
     from streamlens.readouts.attribution import Readout, read
+    from streamlens.readouts.backward import BackwardLedger
     from streamlens.readouts.lens import logit_lens
+    from streamlens.readouts.model_readers import model_readers
+    from streamlens.readouts.nullspace import nullspace
+    from streamlens.readouts.overlap import overlap
+    from streamlens.readouts.probes import ProbeFitter
     from streamlens.readouts.reader import Reader
+    from streamlens.readouts.steps import before_after
+    from streamlens.readouts.trajectory import trajectory
+    from streamlens.readouts.visibility import visibility
+    from streamlens.readouts.visibility_map import visibility_map
     from streamlens.sites import Site
+    from streamlens.studies import Study
 
 __version__ = "0.1.0"
 
@@ -40,6 +57,7 @@ __all__ = [
     "read",
     "logit_lens",
     "Reader",
+    "model_readers",
     "Ledger",
     "Readout",
     "Site",
@@ -53,7 +71,26 @@ __all__ = [
     "lesion",
     "replay",
     "clean_run",
+    "visibility",
+    "visibility_map",
+    "nullspace",
+    "overlap",
+    "cause",
+    "jacobian",
+    "perturb",
+    "trajectory",
+    "scale_steps",
     "AblationLedger",
+    "ProbeFitter",
+    "probe",
+    "before_after",
+    "study",
+    "Study",
+    "backward",
+    "paths",
+    "BackwardLedger",
+    "lab",
+    "batch",
     "plots",
     "__version__",
 ]
@@ -64,6 +101,7 @@ _HOME = {
     "read": "streamlens.readouts.attribution",
     "logit_lens": "streamlens.readouts.lens",
     "Reader": "streamlens.readouts.reader",
+    "model_readers": "streamlens.readouts.model_readers",
     "Ledger": "streamlens.ledger",
     "Readout": "streamlens.readouts.attribution",
     "Site": "streamlens.sites",
@@ -77,7 +115,26 @@ _HOME = {
     "lesion": "streamlens.experiments.lesion",
     "replay": "streamlens.hooks.replay",
     "clean_run": "streamlens.hooks.clean",
+    "visibility": "streamlens.readouts.visibility",
+    "visibility_map": "streamlens.readouts.visibility_map",
+    "nullspace": "streamlens.readouts.nullspace",
+    "overlap": "streamlens.readouts.overlap",
+    "cause": "streamlens.experiments.cause",
+    "jacobian": "streamlens.experiments.jacobian",
+    "perturb": "streamlens.experiments.jacobian",
+    "trajectory": "streamlens.readouts.trajectory",
+    "scale_steps": "streamlens.experiments.scale_steps",
     "AblationLedger": "streamlens.readouts.ablation",
+    "ProbeFitter": "streamlens.readouts.probes",
+    "probe": "streamlens.experiments.probe",
+    "before_after": "streamlens.readouts.steps",
+    "backward": "streamlens.experiments.backward",
+    "paths": "streamlens.experiments.paths",
+    "BackwardLedger": "streamlens.readouts.backward",
+    "study": "streamlens.experiments.study",
+    "Study": "streamlens.studies",
+    "lab": "streamlens.lab",
+    "batch": "streamlens.batch",
     "plots": "streamlens.plots",
 }
 

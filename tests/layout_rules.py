@@ -21,36 +21,43 @@ BELOW: dict[str, tuple[str, ...]] = {
     "errors": (),
     "axes": ("errors",),
     "display": ("errors",),
+    "prompts": ("errors",),
+    "sentences": ("prompts",),
     "sites": ("axes", "display"),
-    "carries": ("sites",),
+    "subspaces": ("errors",),
+    "carries": ("sites", "subspaces"),
     "edits": ("sites",),
-    "ledger": ("carries",),
-    # The two primitives of hooks/ stand below `models`, since the wiring is found by watching a forward.
+    "positions": ("errors",),
+    "notebook": ("display",),
+    "ledger": ("carries", "positions", "notebook"),
+    # The three primitives of hooks/ stand below `models`, since the wiring is found by watching a forward.
     # The folder's __init__ runs whenever they are imported, so it may not reach higher.
     "hooks.__init__": ("sites",),
     "hooks.scope": ("hooks.__init__",),
     "hooks.record": ("hooks.scope",),
-    "models": ("ledger", "hooks.record"),
+    "hooks.products": ("hooks.__init__",),
+    "models": ("ledger", "hooks.record", "hooks.products"),
     "hooks": ("models", "edits"),
     # From here on pure: no model in reach.
     "readouts": ("ledger",),
     "frames": ("readouts",),
     "theme": ("display",),
     "plots": ("frames", "theme"),
-    "report": ("plots",),
+    "studies": ("errors",),
+    "report": ("plots", "studies"),
     # What joins the two branches.
-    "experiments": ("hooks", "frames"),
+    "experiments": ("hooks", "frames", "sentences", "studies"),
     "lab": ("experiments", "report"),
-    "batch": ("experiments", "report"),
-    "explorer": ("experiments", "report"),
+    "batch": ("experiments", "report", "prompts"),
+    "explorer": ("lab",),
     "cli": ("lab", "batch", "explorer"),
     "__main__": ("cli",),
     "__init__": ("cli",),
 }
 PLOTLY = {"plots", "report", "theme", "explorer"}
-TORCHLESS = {"errors", "display", "theme", "plots", "report"}  # figures and pages are made of frames
+TORCHLESS = {"errors", "display", "theme", "plots", "studies", "report"}  # figures and pages are made of frames
 # methods that hand an object over as a frame, and so import `frames` inside the function
-FRAME_METHODS = (("to_frame",), ("effects",), ("responses",))
+FRAME_METHODS = (("to_frame",), ("effects",), ("responses",), ("summary",))
 HEAVY = ("torch", "transformers", "transformer_lens", "pandas", "plotly")
 HOOKING = re.compile(r"register_(module_)?(forward|full_backward|backward)_")
 
@@ -165,6 +172,8 @@ def libraries_stay_in_their_place(file: File) -> Iterator[str]:
         library = found.target.partition(".")[0]
         if library == "plotly" and file.unit not in PLOTLY:
             yield f"{file.name}:{found.line}: only {', '.join(sorted(PLOTLY))} import plotly"
+        if library in ("dash", "flask", "werkzeug") and file.unit != "explorer":
+            yield f"{file.name}:{found.line}: only explorer imports {library}, which is an extra"
         if library in HEAVY[:3] and file.unit in TORCHLESS:
             yield f"{file.name}:{found.line}: {file.unit} is made without {library}"
         if library == "transformer_lens" and not found.inside and not found.typing:
@@ -172,7 +181,7 @@ def libraries_stay_in_their_place(file: File) -> Iterator[str]:
 
 
 def the_command_line_loads_late(file: File) -> Iterator[str]:
-    light = {"click", f"{PACKAGE}.errors", f"{PACKAGE}.models.registry", f"{PACKAGE}.__version__"}
+    light = {"click", f"{PACKAGE}.errors", f"{PACKAGE}.models.registry", f"{PACKAGE}.prompts", f"{PACKAGE}.__version__"}
     for found in file.imports:
         is_light = found.target in light or found.target.partition(".")[0] in sys.stdlib_module_names
         is_light |= _within(found.target) == "cli"  # held to this rule itself

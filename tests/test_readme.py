@@ -39,7 +39,7 @@ def test_the_python_blocks_run_and_give_the_figures_beside_them(tmp_path, monkey
             printed = [float(number.strip("* ")) for number in line[column - 1].split(",")]
             assert list(told.loc[line[0]].astype(float).round(2)) == pytest.approx(printed, abs=0.011), line[0]
     rows = names["results"].frame("readout")
-    assert len(set(rows["prompt_id"])) == 5
+    assert len(set(rows["prompt_id"])) == 4
 
 
 def test_the_commands_and_their_options_exist() -> None:

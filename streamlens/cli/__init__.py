@@ -1,4 +1,4 @@
-"""The command line: `streamlens decompose`, `ablate`, `sweep`, `lens`, `sources`, `check`, `models`, `doctor`.
+"""The command line: `streamlens decompose`, `ablate`, `sweep` and the other commands that `COMMANDS` lists.
 
 1. `COMMANDS` lists them with their help; a command's module is imported when it is run or asked for its own
    help. No module of this folder imports more than click when it is loaded, so `--help` costs no torch.
@@ -28,10 +28,25 @@ COMMANDS = {
         "streamlens.cli.decompose",
         "What each part of the model wrote, and what it says for a token.",
     ),
+    "read": ("streamlens.cli.read", "What each part gives a reader: a probe, a direction, a head's row."),
+    "visibility": ("streamlens.cli.visibility", "What a reader can see of each write, and who reads whom."),
     "lens": ("streamlens.cli.lens", "The likely next tokens after every sublayer (logit lens)."),
     "sources": ("streamlens.cli.sources", "From which words each attention head wrote into a token."),
     "ablate": ("streamlens.cli.ablate", "Switch parts off: what changes, split into parts that sum."),
     "sweep": ("streamlens.cli.sweep", "Switch every sublayer or head off, one after another."),
+    "backward": ("streamlens.cli.backward", "The gradient on its way back: what each branch does to it."),
+    "paths": ("streamlens.cli.paths", "The gradient by how many branches it goes through."),
+    "compare": ("streamlens.cli.compare", "What separates a word in one context from it in another."),
+    "lesion": ("streamlens.cli.lesion", "The loss on texts without some layers, or in another order."),
+    "trajectory": ("streamlens.cli.trajectory", "How far each write moves a token's stream, and which way."),
+    "jacobian": ("streamlens.cli.jacobian", "How much a change of the stream grows through the layers."),
+    "steps": ("streamlens.cli.scaled", "The model with every write scaled, or layers in smaller steps."),
+    "report": ("streamlens.cli.report", "One page about one token, every ablation switchable, to send on."),
+    "plot": ("streamlens.cli.plot", "One figure of a saved frame, as a page, PNG, SVG or PDF."),
+    "run": ("streamlens.cli.run", "Many prompts into Parquet files; goes on where it was stopped."),
+    "probe": ("streamlens.cli.probe", "Fit a word's sense as a direction, and read sentences with it."),
+    "explore": ("streamlens.cli.explore", "A page on this machine on which every part is a switch."),
+    "lab": ("streamlens.cli.lab", "Small residual networks solved by hand, every claim checked."),
     "check": ("streamlens.cli.check", "Prove that a model's books close: wiring, sums, logits."),
     "models": ("streamlens.cli.models", "The models that have a name, and fetching them."),
     "doctor": ("streamlens.cli.doctor", "What is installed here, what is missing, and how to mend it."),

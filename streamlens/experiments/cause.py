@@ -107,7 +107,7 @@ def _row(ledger: Ledger, site: str, reader: Reader) -> int:
     step = next(number for number, step in enumerate(seen.program) if row in rows_of(step))
     if any(isinstance(later, Renorm) for later in seen.program[step + 1 :]):
         raise InputError(
-            f"A norm stands between {ledger.labels[row]} and {reader.name!r}, so parts of the write are none behind it.",
+            f"A norm stands between {ledger.labels[row]} and {reader.name!r}, so its parts are none behind it.",
             hint="visibility() still says what the reader sees of the write as it arrives there.",
         )
     return row
