@@ -67,6 +67,44 @@ def test_growth_beside_its_bound(made) -> None:
     assert "is the whole Jacobian within" in title_of(figure)
 
 
+def test_singular_values_by_rank_and_by_depth(made) -> None:
+    frame = made["jacobian"]
+    figure = plots.spectrum(frame)
+    lines = {trace.name: list(trace.y) for trace in figure.data}
+    whole = lines["of the whole, by rank"]
+    assert whole == frame.attrs["singular_values"]
+    assert whole == sorted(whole, reverse=True)
+    assert whole[0] == pytest.approx(frame["reached"].iloc[-1])
+    random = lines["a random direction, root mean square"][0]
+    assert random**2 == pytest.approx(sum(value**2 for value in whole) / len(whole))
+    assert lines["largest of the sublayer's own"] == frame["largest"].tolist()
+    assert lines["smallest of it"] == frame["smallest"].tolist()
+    growing = sum(value > 1 for value in whole)
+    assert 0 < growing < len(whole)
+    assert f"{growing} of {len(whole)} directions grow" in title_of(figure)
+
+
+def test_singular_values_that_were_not_all_computed(made) -> None:
+    frame = made["jacobian"].assign(rms=float("nan"), smallest=float("nan"))
+    frame.attrs.update(method="lanczos", singular_values=[4.0, 2.0, 0.0])
+    figure = plots.spectrum(frame)
+    assert {trace.name for trace in figure.data} == {"of the whole, by rank", "largest of the sublayer's own"}
+    assert figure.data[0].y[2] is None
+    assert "the 3 largest were computed" in title_of(figure)
+    assert "1 are 0 and not drawn" in title_of(figure)
+
+
+def test_singular_values_survive_a_file_that_keeps_attributes(made, tmp_path) -> None:
+    from streamlens.frames.files import read_frame
+
+    made["jacobian"].to_parquet(tmp_path / "a.parquet")
+    made["jacobian"].to_csv(tmp_path / "a.csv", index=False)
+    drawn = plots.spectrum(read_frame(tmp_path / "a.parquet"))
+    assert list(drawn.data[0].y) == made["jacobian"].attrs["singular_values"]
+    with pytest.raises(InputError, match="an attribute of a Jacobian's frame, which this one lacks"):
+        plots.spectrum(read_frame(tmp_path / "a.csv"))
+
+
 def test_departure_from_linear(made) -> None:
     figure = plots.perturbation(made["perturbation"])
     end = made["perturbation"].query("component == 'L2.mlp'")
@@ -90,6 +128,7 @@ def test_every_figure_has_a_summary_and_a_theme(made, dark: bool) -> None:
         (plots.trajectory, "trajectory"),
         (plots.geometry, "trajectory"),
         (plots.amplification, "jacobian"),
+        (plots.spectrum, "jacobian"),
         (plots.perturbation, "perturbation"),
         (plots.scaled_steps, "steps"),
     ]:
@@ -102,5 +141,11 @@ def test_every_figure_has_a_summary_and_a_theme(made, dark: bool) -> None:
 def test_the_wrong_frame_is_refused(made) -> None:
     with pytest.raises(InputError, match="a Jacobian's frame with a column 'reached'"):
         plots.amplification(made["trajectory"])
+    with pytest.raises(InputError, match="a Jacobian's frame with a column 'reached'"):
+        plots.spectrum(made["trajectory"])
+    several = made["jacobian"].copy()
+    several.attrs = {**several.attrs, "prompts": ["a", "b"]}
+    with pytest.raises(InputError, match="of one prompt are drawn; this frame holds 2 prompts"):
+        plots.spectrum(several)
     with pytest.raises(InputError, match="a frame of scaled steps with a column 'h'"):
         plots.scaled_steps(made["jacobian"])

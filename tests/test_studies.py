@@ -1,6 +1,7 @@
 """A study is saved and loaded whole; what is no study is refused; and its numbers are those of the single calls."""
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -95,6 +96,11 @@ class TestOfTheDefaultModel:
         assert study.facts["reader"]["value"] == pytest.approx(3.742, abs=1e-3)
         assert study.facts["model"]["heads"] == 9
         assert adds_up(study)
+
+    def test_it_says_what_made_it_and_when(self, study) -> None:
+        made = study.provenance
+        assert {"model", "revision", "device", "dtype", "bos", "versions"} <= set(made)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", made["date"])
 
     def test_its_changes_are_those_of_the_single_ablation(self, study, default_model, bank, reader) -> None:
         from streamlens import ablate

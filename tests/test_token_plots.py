@@ -22,23 +22,30 @@ def grid_of(figure) -> np.ndarray:
     return np.array(figure.data[0].z, dtype=float)
 
 
+def boxes_of(figure, what: str) -> list:
+    """What the boxes of a strip hold, line by line."""
+    return [value for trace in figure.data if trace.type == "heatmap" for value in trace[what][0][::2]]
+
+
 class TestStrip:
     def test_boxes_stand_side_by_side_and_wrap(self):
         figure = plots.token_strip(writes_frame(PROMPT * 4, layers=1))
-        bars = figure.data[0]
-        lines = sorted(set(bars.y))
+        lines = [trace for trace in figure.data if trace.type == "heatmap"]
         assert len(lines) > 1
         for line in lines:
-            boxes = sorted((b, b + x) for b, x, y in zip(bars.base, bars.x, bars.y, strict=True) if y == line)
-            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(boxes))
-            assert boxes[-1][1] <= figure.layout.xaxis.range[1]
-        assert list(bars.text)[:2] == ["After", "·crossing"]
+            assert all(left < right for left, right in itertools.pairwise(line.x))
+            assert line.x[-1] <= figure.layout.xaxis.range[1]
+            assert len(line.z[0]) == len(line.x) - 1
+            assert all(value is None for value in line.z[0][1::2])  # between two boxes
+        assert all(one.y[1] < other.y[0] for one, other in itertools.pairwise(lines))
+        assert boxes_of(figure, "text")[:2] == ["After", "·crossing"]
+        assert len(boxes_of(figure, "z")) == 40
 
     def test_the_colour_is_the_value_that_is_read_and_sinks_set_no_limit(self):
         frame = readout_frame(sinks=(0,))
         frame.loc[(frame["position"] == 0) & (frame["component"] == "embed"), "contribution"] += 1000
         figure = plots.token_strip(frame)
-        assert figure.data[0].marker.color[0] > 1000
+        assert boxes_of(figure, "z")[0] > 1000
         assert figure.layout.coloraxis.cmax == pytest.approx(3.742, abs=1e-3)
         assert figure.layout.coloraxis.cmin == -figure.layout.coloraxis.cmax
         assert "1 of 10 cells clipped" in title_of(figure)
@@ -47,7 +54,7 @@ class TestStrip:
         frame = writes_frame(sinks=())
         figure = plots.token_strip(frame)
         final = frame[frame["component"] == "rounding"].sort_values("position")["stream_norm"]
-        assert list(figure.data[0].marker.color) == pytest.approx(final.tolist())
+        assert boxes_of(figure, "z") == pytest.approx(final.tolist())
         assert figure.layout.coloraxis.cmin == 0
 
     def test_the_token_that_is_looked_at_and_sinks_are_marked(self):
@@ -60,7 +67,7 @@ class TestStrip:
 
     def test_hostile_tokens_are_inert(self):
         figure = plots.token_strip(writes_frame(HOSTILE, layers=1, special=(1,)))
-        shown = "".join(figure.data[0].text)
+        shown = "".join(boxes_of(figure, "text"))
         assert "<" not in shown
         assert "\u202e" not in shown
         assert "╌&lt;/s&gt;╌" in shown

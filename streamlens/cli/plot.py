@@ -52,8 +52,9 @@ def command(kind: str, result: Path, path: Path, **options: Any) -> int:
     """Draw one figure of a frame that was saved.
 
     KIND is a figure of streamlens.plots: contributions, heatmap, norm_growth, token_strip, lens, sources, effects,
-    downstream, responses, comparison, visibility, visibility_map, before_after, probe_depth, backward, paths, lesion
-    and more. RESULT is a .parquet, .csv or .jsonl file of rows that a command wrote, or a study of `report --save`.
+    downstream, responses, comparison, visibility, visibility_map, before_after, probe_depth, backward, paths, spectrum,
+    lesion and more. RESULT is a .parquet, .csv or .jsonl file of rows that a command wrote, or a study of
+    `report --save`.
 
     \b
     streamlens decompose "The boat reached the bank" --for " river" -o parts.parquet

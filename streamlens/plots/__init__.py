@@ -26,6 +26,7 @@ from streamlens.plots.pictures import pictures
 from streamlens.plots.probing import probe_depth
 from streamlens.plots.responses import responses
 from streamlens.plots.sources import sources
+from streamlens.plots.spectrum import spectrum
 from streamlens.plots.steps import before_after
 from streamlens.plots.token_strip import token_strip
 from streamlens.plots.trajectory import geometry, trajectory
@@ -57,6 +58,7 @@ __all__ = [
     "sources",
     "token_strip",
     "scaled_steps",
+    "spectrum",
     "trajectory",
     "visibility",
     "visibility_map",

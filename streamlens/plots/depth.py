@@ -6,6 +6,7 @@
 3. `scaled_steps`: the loss and the divergence from the model as it is, against the factor h of every write.
 """
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -57,7 +58,7 @@ def amplification(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         "beside the product of the sublayers' own largest values, which bounds it.",
         "" if closure is None else _closing(frame.attrs.get("others"), closure),
     )
-    _by_depth(figure, steps, height)
+    _by_depth(figure, steps, height, decades=math.log10(max(1.0, float(rows["bound"].max()))))
     summary = (
         f"From {first} to {last} the direction that grows most grows {float(end['reached']):,.4g} times; the product "
         f"of the sublayers' largest singular values is {float(end['bound']):.2g}."
@@ -187,7 +188,7 @@ def scaled_steps(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         xaxis2={"title": axis_title("h, what every write is multiplied by"), "zeroline": False},
         xaxis={"zeroline": False},
-        yaxis={"title": axis_title("KL, nats"), "type": "log", "dtick": 1, "exponentformat": "power"},
+        yaxis={"title": axis_title("KL, nats"), "type": "log", "dtick": 1, "tickformat": "~g"},
         yaxis2={"title": axis_title("loss, nats per token"), "type": "log", "dtick": "D2"},
     )
     said = ", ".join(
@@ -223,7 +224,7 @@ def _frame(figure: go.Figure, height: int) -> None:
     )
 
 
-def _by_depth(figure: go.Figure, steps: list[str], height: int) -> None:
+def _by_depth(figure: go.Figure, steps: list[str], height: int, *, decades: float) -> None:
     places = layer_ticks(steps)
     shared = {
         "tickmode": "array",
@@ -231,12 +232,12 @@ def _by_depth(figure: go.Figure, steps: list[str], height: int) -> None:
         "ticktext": [plotly_escape(text) for _, text in places],
         "zeroline": False,
     }
-    upwards = {"type": "log", "exponentformat": "power", "zeroline": False, "title": axis_title("growth (log scale)")}
+    upwards = {"type": "log", "tickformat": "~g", "zeroline": False, "title": axis_title("growth (log scale)")}
     _frame(figure, height)
     figure.update_layout(
         height=height + 540,
         xaxis=shared,
         xaxis2={**shared, "title": axis_title("up to this sublayer")},
         yaxis={**upwards, "dtick": 1},
-        yaxis2=upwards,
+        yaxis2={**upwards, "dtick": max(1, round(decades / 8))},
     )

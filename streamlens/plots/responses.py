@@ -18,7 +18,7 @@ from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import SMALL, axis_title, label_margin, styled, text_px, titled
 from streamlens.plots.heat import clipped_line, colour_axis, place_bar, robust_limit
-from streamlens.plots.selection import signed
+from streamlens.plots.selection import closes, signed
 
 __all__ = ["FAINT", "hatched", "responses"]
 
@@ -73,7 +73,7 @@ def responses(
         f"Ablated − clean, at {_place(frame.attrs)}. Hatched: the edited write. Grey: earlier writes, "
         + ("unchanged." if moved == 0 else f"unchanged within {moved:.0e}."),
         clipped_line(cells, limit, signs=True, sinks=False),
-        visible(str(frame.attrs.get("model") or "")),
+        closes(frame.attrs.get("closure"), str(frame.attrs.get("model") or "")),
     )
     width = _lay_out(figure, edited, writes, title_px=height)
     figure.update_layout(coloraxis=colour_axis(limit, quantity, signs=True, palette=palette))

@@ -18,6 +18,7 @@ from streamlens.errors import InputError
 __all__ = [
     "Selection",
     "Token",
+    "closes",
     "closing_line",
     "components",
     "pick",
@@ -185,6 +186,10 @@ def prompt_line(selection: Selection) -> str:
 
 def closing_line(selection: Selection) -> str:
     """How well the writes add up, and the model's name; plain text, empty where the frame says neither."""
-    size = selection.closure
-    closes = "" if size is None else f"Writes sum to the stream within {size:.1e} of it"
-    return " · ".join(part for part in (closes, visible(selection.model)) if part)
+    return closes(selection.closure, selection.model)
+
+
+def closes(size: float | None, model: str) -> str:
+    """The same of a frame that is not of one observation a row."""
+    said = "" if size is None else f"Writes sum to the stream within {size:.1e} of it"
+    return " · ".join(part for part in (said, visible(model)) if part)

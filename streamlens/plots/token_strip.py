@@ -76,9 +76,8 @@ def token_strip(
         height=height + _BAR + _LINE * lines + 12,
         width=width,
         margin={"l": _SIDE, "r": _SIDE, "t": height + _BAR, "b": 12},
-        barmode="overlay",
         showlegend=False,
-        xaxis={"visible": False, "range": [0, _WIDE]},
+        xaxis={"visible": False, "range": [-0.3, _WIDE]},
         yaxis={"visible": False, "range": [lines - 0.42, -0.5]},
         coloraxis=colour_axis(limit, quantity, signs=signs, palette=palette),
     )
@@ -98,26 +97,9 @@ def _boxes(
         looked = token.position == picked
         edge = {"color": theme.NEUTRAL, "width": 3 if looked else 1, "dash": "dot" if token.sink else "solid"}
         figure.add_shape(type="rect", **box, line=edge)
-    figure.add_bar(
-        orientation="h",
-        x=[width for _, _, width in places],
-        base=[start for _, start, _ in places],
-        y=[line - 0.11 for line, _, _ in places],
-        width=0.5,
-        marker={"color": sizes.tolist(), "coloraxis": "coloraxis"},
-        text=[plotly_escape(token.shown(_TEXT)) for token in columns],
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        textfont={"family": theme.MONO, "size": 12},
-        constraintext="none",
-        cliponaxis=False,
-        customdata=[
-            [plotly_escape(token.place), signed(float(size)) if signs else f"{size:,.4g}"]
-            for token, size in zip(columns, sizes, strict=True)
-        ],
-        hovertemplate=f"%{{customdata[0]}}<br>{plotly_escape(quantity)} %{{customdata[1]}}<extra></extra>",
-    )
+    for line in range(places[-1][0] + 1):
+        own = [i for i, place in enumerate(places) if place[0] == line]
+        figure.add_trace(_line(line, [(columns[i], places[i], float(sizes[i])) for i in own], quantity, signs=signs))
     figure.add_scatter(
         mode="text",
         x=[start + width / 2 for _, start, width in places],
@@ -127,6 +109,30 @@ def _boxes(
         hoverinfo="skip",
     )
     return figure, places[-1][0] + 1
+
+
+def _line(
+    line: int, boxes: list[tuple[Token, tuple[int, float, float], float]], quantity: str, *, signs: bool
+) -> go.Heatmap:
+    """The boxes of one line: a row of cells, with an empty one between two boxes."""
+    edges = [edge for _, (_, start, width), _ in boxes for edge in (start, start + width)]
+    values, text, hover = [], [], []
+    for token, _, size in boxes:
+        values += [size, None]
+        text += [plotly_escape(token.shown(_TEXT)), ""]
+        hover += [[plotly_escape(token.place), signed(size) if signs else f"{size:,.4g}"], ["", ""]]
+    return go.Heatmap(
+        x=edges,
+        y=[line - 0.36, line + 0.14],
+        z=[values[:-1]],
+        text=[text[:-1]],
+        texttemplate="%{text}",
+        textfont={"family": theme.MONO, "size": 12},
+        customdata=[hover[:-1]],
+        hovertemplate=f"%{{customdata[0]}}<br>{plotly_escape(quantity)} %{{customdata[1]}}<extra></extra>",
+        hoverongaps=False,
+        coloraxis="coloraxis",
+    )
 
 
 def _wrapped(columns: list[Token]) -> list[tuple[int, float, float]]:

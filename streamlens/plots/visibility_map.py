@@ -3,11 +3,13 @@
 1. Rows are writes in stream order from the bottom up, columns are readers in stream order, a line between two layers.
 2. A cell is a ratio to what a random vector would give: the middle of the colours is a random write, on a scale of
    powers of two. Grey: the write comes after the reader.
-3. Few columns are labelled one by one; many by their layer, with the reader's name on hover. A selection of layers or
-   of one kind of reader is drawn in the same way, and dragging zooms.
+3. Few columns are labelled one by one; many by their layer (every nth where layers are narrow), with the reader's name
+   on hover. A selection of layers or of one kind of reader is drawn in the same way, and dragging zooms.
 """
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -161,8 +163,9 @@ def _lay_out(figure: go.Figure, writes: list[str], names: list[str], groups: lis
     edges = [i for i in range(1, len(groups)) if groups[i] != groups[i - 1]]
     starts, ends = [0, *edges], [*edges, len(groups)]
     middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-    ticks = list(range(len(names))) if few else middles
-    labels = names if few else [groups[start] for start in starts]
+    ticks, labels = list(range(len(names))), names
+    if not few:
+        ticks, labels = _apart(middles, [groups[start] for start in starts])
     labels_px = (text_px(labels) if few or len(labels) > 1 else 0) + 14
     left, top, bottom = label_margin(writes) + 20, title_px + _BAR + labels_px, labels_px + 30
     plain = {
@@ -201,6 +204,16 @@ def _lay_out(figure: go.Figure, writes: list[str], names: list[str], groups: lis
         ends_at = {"x0": edge - 0.5, "x1": edge - 0.5, "y0": 0, "y1": 1, "yref": "paper"}
         figure.add_shape(type="line", **ends_at, line={"color": theme.NEUTRAL, "width": 1})
     return width
+
+
+def _apart(places: list[float], labels: list[str]) -> tuple[list[float], list[str]]:
+    """Every nth label, so that none touches the next; the last one is always there."""
+    need, last = (text_px(labels) + 6) / _COLUMN[False], len(labels) - 1
+    closest = min((after - one for one, after in pairwise(places[:-1])), default=need)
+    kept = list(range(0, last, math.ceil(need / closest)))
+    while kept and places[last] - places[kept[-1]] < need:
+        kept.pop()
+    return [places[i] for i in (*kept, last)], [labels[i] for i in (*kept, last)]
 
 
 def _summary(ratios: np.ndarray, writes: list[str], names: list[str]) -> str:

@@ -81,6 +81,23 @@ def test_half_undo_and_reset(visit) -> None:
     assert page.locator("#effect-total").count() == 0
 
 
+def test_it_is_marked_as_busy_until_the_answer_is_there(visit) -> None:
+    page = visit().page
+    settled(page)
+    marks = page.evaluate(
+        """() => new Promise((done) => {
+            const main = document.querySelector("#explore"), marks = [];
+            new MutationObserver(() => {
+                marks.push([main.getAttribute("aria-busy"), document.querySelector("#status").textContent]);
+                if (marks.at(-1)[0] === "false") done(marks);
+            }).observe(main, { attributes: true, attributeFilter: ["aria-busy"] });
+            document.querySelector("[data-act='write'][data-label='L9.attn']").click();
+        })"""
+    )
+    assert marks == [["true", "Computing …"], ["false", ""]]
+    assert page.locator("#effect-total").count() == 1
+
+
 def test_what_is_being_typed_survives_a_press(visit, bank: str) -> None:
     page = visit().page
     settled(page)
