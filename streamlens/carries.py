@@ -215,6 +215,21 @@ def walk(
         before = after
 
 
+def is_plain(program: Sequence[Step]) -> bool:
+    """Whether every step adds one write and nothing else: most pre-norm models."""
+    return all(isinstance(step, Add) and step.factor == 1.0 and len(step.writes) == 1 for step in program)
+
+
+def readded(program: Sequence[Step], writes: Writes) -> Stream:
+    """Where `walk` ends in a plain program: the same additions in the same order, in one tensor."""
+    rows = writes.unbind()
+    order = [row for step in program for row in rows_of(step)]
+    end = rows[order[0]].clone()
+    for row in order[1:]:
+        end += rows[row]
+    return end
+
+
 def total(writes: Writes) -> Stream:
     """The sum of the writes in float64.
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import streamlens
@@ -224,7 +225,6 @@ def test_refusals() -> None:
 
 
 def test_rank_correlation_is_scipys() -> None:
-    stats = pytest.importorskip("scipy.stats")
     model, ids = loaded("gpt2")
     clean = clean_run(model, ids)
     options = {"over": "heads", "position": 1, "read_at": [3, 5], "readers": [reader_of(model)]}

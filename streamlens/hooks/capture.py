@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from streamlens.axes import TokenMask
-from streamlens.carries import Renorm, walk
+from streamlens.carries import Renorm, is_plain, readded, walk
 from streamlens.errors import ClosureError, WiringError
 from streamlens.hooks import levels
 from streamlens.hooks.forward import Batch, asked_logits
@@ -171,7 +171,7 @@ def capture(
             norms=norms,
             states=seen.states,
             stream=stream,
-            in_order=_in_order(wiring, added, seen, stream, batch.mask),
+            in_order=_in_order(wiring, added, seen, stream, batch),
             token_ids=batch.ids,
             tokens=_tokens(model, batch, context),
             special=torch.isin(batch.ids, model.special_ids) | ~batch.mask,
@@ -263,16 +263,23 @@ def _put(table: dict[int, Tensor], key: int, tensor: Tensor) -> None:
     table[key] = tensor.clone()
 
 
-def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, mask: TokenMask) -> float:
+def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, batch: Batch) -> float:
     """The largest absolute difference between the re-added writes and the stream, at every norm and at the end."""
+    if is_plain(wiring.program):
+        return _largest(readded(wiring.program, added) - stream, batch)
     differences = []
     end = added[0]
     for _, step, before, after in walk(wiring.program, added, seen.states):
         if isinstance(step, Renorm) and before is not None:
-            differences.append(float((before - seen.arrivals[step.norm])[mask].abs().max()))
+            differences.append(_largest(before - seen.arrivals[step.norm], batch))
         end = after
-    differences.append(float((end - stream)[mask].abs().max()))
+    differences.append(_largest(end - stream, batch))
     return max(differences)
+
+
+def _largest(difference: Tensor, batch: Batch) -> float:
+    """The largest absolute number at a real token."""
+    return float((difference if batch.whole else difference[batch.mask]).abs().max())
 
 
 def _sinks(stream: Tensor, batch: Batch) -> TokenMask:

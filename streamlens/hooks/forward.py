@@ -105,7 +105,8 @@ def prepare(
     if "use_cache" in takes:
         inputs.setdefault("use_cache", False)
     if kept is None:
-        indices = (mask.long().cumsum(-1) - 1).masked_fill(~mask, -1)
+        each = torch.arange(ids.shape[1]).expand(ids.shape)
+        indices = (mask.long().cumsum(-1) - 1).masked_fill(~mask, -1) if padded else each
         kept_mask, kept_ids = mask, ids
     else:
         indices = torch.tensor([list(row) for row in kept])
