@@ -20,7 +20,7 @@ _SHOWN = 14  # claims up to which each has a line
     "--html",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write a page with every figure and table, which needs no network.",
+    help="Also write a page with every figure and table, and settings to choose; it needs no network.",
 )
 @output_options
 def command(name: str | None, listing: bool, html: Path | None, out: Output) -> int:
@@ -49,7 +49,9 @@ def command(name: str | None, listing: bool, html: Path | None, out: Output) -> 
             found.append(run(each))
     emit([_result(example, table=name is not None) for example in found], out, many=name is None)
     if html is not None:
-        _write(html, found)
+        from streamlens.cli.lab_page import write
+
+        write(html, found, _claims(found))
         note(f"wrote {html}", quiet=out.quiet)
     return 0 if all(example.holds for example in found) else 1
 
@@ -125,30 +127,3 @@ def _cell(value: Any) -> str:
         return str(value)
     said = "" if value != value else f"{value:.4g}"
     return f"−{said[1:]}" if said.startswith("-") else said
-
-
-def _write(path: Path, found: list[Any]) -> None:
-    """The page of some examples: their figures and tables, and all their claims."""
-    import platform
-    from importlib.metadata import version
-
-    from streamlens.report import Section, page, write_page
-
-    sections = []
-    for example in found:
-        for number, drawing in enumerate(example.drawings):
-            first = number == 0
-            sections.append(
-                Section(
-                    heading=example.title if first else f"{example.title}, {number + 1}",
-                    figure=drawing.draw(False),
-                    caption=f"{example.teaches} {drawing.caption}" if first else drawing.caption,
-                    table=example.table if number == len(example.drawings) - 1 else None,
-                )
-            )
-    claims = _claims(found)
-    tools = ("streamlens", "torch", "plotly", "numpy", "pandas", "scipy")
-    made = {"versions": {"python": platform.python_version(), **{tool: version(tool) for tool in tools}}}
-    said = f"{int(claims['holds'].sum())} of {len(claims)} claims hold."
-    title = "The lab: residual networks solved by hand" if len(found) > 1 else found[0].title
-    write_page(path, page(sections, title=title, provenance=made, table=claims, closure=said))

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from streamlens.axes import TokenMask
-from streamlens.carries import Renorm, is_plain, readded, walk
-from streamlens.errors import ClosureError, WiringError
+from streamlens.carries import Renorm
+from streamlens.errors import WiringError
 from streamlens.hooks import levels
+from streamlens.hooks.closing import in_order, require_closure
 from streamlens.hooks.forward import Batch, asked_logits
 from streamlens.hooks.patterns import Attended, behind, recorded_attention
 from streamlens.hooks.prompts import Positions, Prompt, batch_for
@@ -30,9 +31,6 @@ from streamlens.ledger import SINK_RATIO, Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode
 from streamlens.models.wiring import Experts, Wiring
-
-#: relative closing error above which the sum counts as wrong; roundings reach 3e-7 in float32 (measured)
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
 @runtime_checkable
@@ -171,7 +169,7 @@ def capture(
             norms=norms,
             states=seen.states,
             stream=stream,
-            in_order=_in_order(wiring, added, seen, stream, batch),
+            in_order=in_order(wiring, added, stream, batch, states=seen.states, arrivals=seen.arrivals),
             token_ids=batch.ids,
             tokens=_tokens(model, batch, context),
             special=torch.isin(batch.ids, model.special_ids) | ~batch.mask,
@@ -186,7 +184,7 @@ def capture(
             encoder_context=_context(model, batch, "input_ids") if wiring.stream == "decoder" else (),
             provenance={**provenance, "stream": wiring.stream},
         )
-        _require_closure(ledger, exact=wiring.exact)
+        require_closure(ledger, exact=wiring.exact)
     return ledger
 
 
@@ -263,25 +261,6 @@ def _put(table: dict[int, Tensor], key: int, tensor: Tensor) -> None:
     table[key] = tensor.clone()
 
 
-def _in_order(wiring: Wiring, added: Tensor, seen: _Seen, stream: Tensor, batch: Batch) -> float:
-    """The largest absolute difference between the re-added writes and the stream, at every norm and at the end."""
-    if is_plain(wiring.program):
-        return _largest(readded(wiring.program, added) - stream, batch)
-    differences = []
-    end = added[0]
-    for _, step, before, after in walk(wiring.program, added, seen.states):
-        if isinstance(step, Renorm) and before is not None:
-            differences.append(_largest(before - seen.arrivals[step.norm], batch))
-        end = after
-    differences.append(_largest(end - stream, batch))
-    return max(differences)
-
-
-def _largest(difference: Tensor, batch: Batch) -> float:
-    """The largest absolute number at a real token."""
-    return float((difference if batch.whole else difference[batch.mask]).abs().max())
-
-
 def _sinks(stream: Tensor, batch: Batch) -> TokenMask:
     """Which kept tokens have a norm far above their prompt's median, over all of its positions."""
     wide = torch.promote_types(stream.dtype, torch.float32)
@@ -290,15 +269,3 @@ def _sinks(stream: Tensor, batch: Batch) -> TokenMask:
         norms = norms.masked_fill(~batch.run_mask, float("nan"))
     limit = SINK_RATIO * norms.nanmedian(dim=-1, keepdim=True).values
     return batch.keep(norms > limit) & batch.mask
-
-
-def _require_closure(ledger: Ledger, *, exact: bool) -> None:
-    tolerance = TOLERANCE.get(ledger.stream.dtype)
-    worst = float(ledger.closure.max())
-    closes = worst <= tolerance if tolerance is not None else not exact or ledger.in_order == 0.0
-    if not closes or (exact and ledger.in_order != 0.0):
-        raise ClosureError(
-            f"The writes do not sum to the residual stream: relative error {worst:.1e}, largest difference when "
-            f"re-added in order {ledger.in_order:.1e}.",
-            hint="Something outside the wiring changes the stream: hooks of your own, or weights changed since load().",
-        )

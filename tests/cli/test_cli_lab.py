@@ -75,7 +75,9 @@ def test_the_page_holds_figures_tables_and_claims(run, quick, tmp_path: Path) ->
     assert done.exit_code == 0
     assert done.stderr.endswith(f"wrote {path}\n")
     page = path.read_text(encoding="utf-8")
-    assert page.count('<div class="plot"') == 2
+    assert page.count('<div class="plot"') == 3  # one an example, and the one that the settings of Euler's choose
+    assert [f">h = {h}<" in page for h in ("0.1", "0.75", "1.1")] == [True] * 3
+    assert "Every step multiplies by 1 − 2h = 0.8." in page
     assert page.count("<table") == 3  # one an example, and the claims
     assert "claims hold." in page
     assert "decays, changing sign" in page
