@@ -149,3 +149,11 @@ def test_the_wrong_frame_is_refused(made) -> None:
         plots.spectrum(several)
     with pytest.raises(InputError, match="a frame of scaled steps with a column 'h'"):
         plots.scaled_steps(made["jacobian"])
+    for kind, draw in (
+        ("jacobian", plots.amplification),
+        ("perturbation", plots.perturbation),
+        ("steps", plots.scaled_steps),
+    ):
+        two = pd.concat([made[kind].assign(prompt_id=number) for number in (0, 1)])
+        with pytest.raises(InputError, match="this figure draws one prompt; this frame holds 2"):
+            draw(two)

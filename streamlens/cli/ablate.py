@@ -99,8 +99,8 @@ def command(
     references = reference_texts(reference)
     edits = parsed(texts, position_of(token), as_reference(references))
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit, note
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli.ablated import entry, frame, payload, show
@@ -129,12 +129,7 @@ def command(
             show=lambda console: show(console, found, top=top),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    if results or len(prompts) > 1:
-        emit(results, out, many=len(prompts) > 1)
-    if html is not None:
-        note(f"wrote {html}", quiet=out.quiet)
-    return 1 if failed else 0
+    return answer(prompts, work, out, html=html)
 
 
 def reference_texts(given: Sequence[str]) -> list[str]:

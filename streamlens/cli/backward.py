@@ -74,8 +74,8 @@ def command(
     require_metric(wanted, against, loss=loss)
     prompts = read_prompts(prompt, column=column)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli.swept import numbered
@@ -92,9 +92,7 @@ def command(
             show=lambda console: _show(console, data, top),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    return 1 if failed else 0
+    return answer(prompts, work, out)
 
 
 def _payload(found: Any) -> dict[str, Any]:

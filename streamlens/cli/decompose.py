@@ -62,8 +62,8 @@ def command(
     if sites and level == "sublayer":
         raise click.UsageError("--site chooses what --level splits; give --level head.", click.get_current_context())
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit, note
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli.books import Split, entry, frame, payload
@@ -91,12 +91,7 @@ def command(
             show=lambda console: show(console, found, top=top),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    if results or len(prompts) > 1:
-        emit(results, out, many=len(prompts) > 1)
-    if html is not None:
-        note(f"wrote {html}", quiet=out.quiet)
-    return 1 if failed else 0
+    return answer(prompts, work, out, html=html)
 
 
 def position_of(token: str | None) -> str | int | None:

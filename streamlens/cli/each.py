@@ -1,13 +1,14 @@
-"""Running prompts one after another: progress on a terminal, and what becomes of a prompt that fails."""
+"""Running prompts one after another: progress on a terminal, what becomes of a prompt that fails, the exit code."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from streamlens.cli.options import ModelChoice
-from streamlens.cli.output import Result, busy, console, note
+from streamlens.cli.options import ModelChoice, Output
+from streamlens.cli.output import Result, busy, console, emit, note
 from streamlens.cli.prompts import Prompt
 from streamlens.errors import StreamlensError
 
@@ -23,11 +24,28 @@ def load_model(choice: ModelChoice, *, quiet: bool) -> Any:
         return load(choice.model, device=choice.device, dtype=choice.dtype, log=log)
 
 
-def each(prompts: Sequence[Prompt], work: Callable[[int, Prompt], Result], *, quiet: bool) -> tuple[list[Result], int]:
-    """`work` on every prompt: the results, and how many prompts failed.
+def answer(
+    prompts: Sequence[Prompt], work: Callable[[int, Prompt], Result], out: Output, *, html: Path | None = None
+) -> int:
+    """`work` on every prompt, and the results written as `out` says; the exit code.
 
     A prompt that fails is named on standard error and the others go on; the only one raises.
+
+    Args:
+        prompts: The prompts.
+        work: From a prompt's number and the prompt to its result.
+        out: Where and how the results are written.
+        html: The page that `work` has written; None for none.
     """
+    results, failed = _each(prompts, work, quiet=out.quiet)
+    emit(results, out, many=len(prompts) > 1)
+    if html is not None:
+        note(f"wrote {html}", quiet=out.quiet)
+    return 1 if failed else 0
+
+
+def _each(prompts: Sequence[Prompt], work: Callable[[int, Prompt], Result], *, quiet: bool) -> tuple[list[Result], int]:
+    """The results, and how many prompts failed."""
     results: list[Result] = []
     failed = 0
     if len(prompts) == 1:

@@ -40,8 +40,8 @@ def command(
     """
     prompts = read_prompts(prompt, column=column)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.experiments.jacobian import jacobian
@@ -80,9 +80,7 @@ def command(
             show=lambda console: _show(console, data),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    return 1 if failed else 0
+    return answer(prompts, work, out)
 
 
 def _show(console: Any, data: dict[str, Any]) -> None:

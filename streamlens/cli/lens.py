@@ -29,17 +29,14 @@ def command(prompt: tuple[str, ...], column: str | None, token: str, top: int, c
     """
     prompts = read_prompts(prompt, column=column)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import emit
+    from streamlens.cli.each import answer, load_model
 
     model = load_model(choice, quiet=out.quiet)
 
     def work(number: int, given: Prompt) -> Any:
         return _result(model, given.text, token=token, top=top, bos=choice.prepend_bos, number=number)
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    return 1 if failed else 0
+    return answer(prompts, work, out)
 
 
 def _result(model: Any, prompt: str, *, token: str, top: int, bos: bool, number: int) -> Any:

@@ -55,8 +55,8 @@ def command(
     require_metric(wanted, against, loss=loss)
     prompts = read_prompts(prompt, column=column)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.experiments.paths import paths
@@ -73,9 +73,7 @@ def command(
             show=lambda console: _show(console, data, family),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    return 1 if failed else 0
+    return answer(prompts, work, out)
 
 
 def _payload(found: Any, how: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def command(
     require_page(html, prompts=len(prompts))
     saved = require_reader(reads)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit, note
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     reader = reader_for(model, reads, saved)
@@ -74,8 +74,4 @@ def command(
             show=lambda console: show(console, found, top=top),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    if html is not None:
-        note(f"wrote {html}", quiet=out.quiet)
-    return 1 if failed else 0
+    return answer(prompts, work, out, html=html)

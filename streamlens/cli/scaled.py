@@ -41,8 +41,8 @@ def command(
     chosen = _layers(layers)
     prompts = read_prompts(prompt, column=column)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import Result, emit
+    from streamlens.cli.each import answer, load_model
+    from streamlens.cli.output import Result
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.experiments.scale_steps import STEPS, scale_steps
@@ -75,9 +75,7 @@ def command(
             payload=data, frame=lambda: rows.assign(prompt_id=number), show=lambda console: _show(console, data)
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    return 1 if failed else 0
+    return answer(prompts, work, out)
 
 
 def _layers(text: str | None) -> Any:

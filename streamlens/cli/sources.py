@@ -45,8 +45,7 @@ def command(
         raise click.UsageError("--against is the other side of --for, which is missing.", click.get_current_context())
     prompts = read_prompts(prompt, column=column)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import emit
+    from streamlens.cli.each import answer, load_model
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli.books import Split, entry
@@ -72,9 +71,7 @@ def command(
             show=lambda console: _show(console, found, data, top),
         )
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    return 1 if failed else 0
+    return answer(prompts, work, out)
 
 
 def _payload(found: Any) -> dict[str, Any]:

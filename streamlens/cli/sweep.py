@@ -75,8 +75,7 @@ def command(
     require_page(html, prompts=len(prompts))
     texts = _references(method, reference)
 
-    from streamlens.cli.each import counted, each, load_model
-    from streamlens.cli.output import emit, note
+    from streamlens.cli.each import answer, counted, load_model
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli import estimated, swept
@@ -111,12 +110,7 @@ def command(
             return estimated.result(guess, made, number, says=says, asked=asked, top=top)
         return swept.result(made, number, says=says, asked=asked, top=top)
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    if results or len(prompts) > 1:
-        emit(results, out, many=len(prompts) > 1)
-    if html is not None:
-        note(f"wrote {html}", quiet=out.quiet)
-    return 1 if failed else 0
+    return answer(prompts, work, out, html=html)
 
 
 def _refuse(message: str) -> NoReturn:

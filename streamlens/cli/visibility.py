@@ -66,8 +66,7 @@ def command(
         )
     saved = None if whole else require_reader(reads)
 
-    from streamlens.cli.each import each, load_model
-    from streamlens.cli.output import emit, note
+    from streamlens.cli.each import answer, load_model
 
     model = load_model(choice, quiet=out.quiet)
     from streamlens.cli import seen
@@ -84,8 +83,4 @@ def command(
             seen.write_page(html, found)
         return seen.result(found, number, top=top)
 
-    results, failed = each(prompts, work, quiet=out.quiet)
-    emit(results, out, many=len(prompts) > 1)
-    if html is not None:
-        note(f"wrote {html}", quiet=out.quiet)
-    return 1 if failed else 0
+    return answer(prompts, work, out, html=html)

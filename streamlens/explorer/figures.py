@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from streamlens import plots, theme
 from streamlens.explorer.engine import Answer
-from streamlens.plots.growth import layer_ticks
+from streamlens.plots.axes import step_axis
 
 #: what the page needs to put a theme on a figure
 THEMES = {
@@ -68,7 +68,6 @@ def _growth(answer: Answer) -> go.Figure:
         dashed=("clean",) if answer.effects is not None else (),
     )
     steps = frame.loc[frame["series"] == "clean", "component"].tolist()
-    places = layer_ticks(steps)
-    figure.update_xaxes(tickvals=[at for at, _ in places], ticktext=[text for _, text in places])
+    figure.update_xaxes(step_axis(steps))
     hover = "after %{customdata}: %{y:,.4~g}<extra>%{fullData.name}</extra>"
     return figure.update_traces(customdata=steps, hovertemplate=hover)

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 
 from streamlens import theme
 from streamlens.display import plotly_escape
-from streamlens.errors import InputError
-from streamlens.plots.finish import axis_title, styled, titled
+from streamlens.plots.finish import axis_title, require_columns, styled, titled
 
 __all__ = ["arrows"]
 
@@ -31,9 +30,7 @@ def arrows(frame: pd.DataFrame, *, heading: str, says: str = "", dark: bool = Fa
     Raises:
         InputError: the frame lacks a column.
     """
-    lacking = [name for name in COLUMNS if name not in frame.columns]
-    if lacking:
-        raise InputError(f"A walk has the columns {', '.join(COLUMNS)}; the frame lacks {', '.join(lacking)}.")
+    require_columns(frame, COLUMNS, "A walk has")
     names = list(dict.fromkeys(frame["series"].astype(str)))
     figure = go.Figure()
     ends = []

@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 
 from streamlens import theme
 from streamlens.display import plotly_escape, visible
+from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
-from streamlens.plots.growth import layer_ticks
 from streamlens.plots.selection import Selection, components, pick, prompt_line, signed, tokens
 
 __all__ = ["backward"]
@@ -115,20 +115,12 @@ def _curve(figure: go.Figure, norms: Any, steps: list[str], name: str, colour: s
 
 
 def _lay_out(figure: go.Figure, steps: list[str], title_px: int, *, log: bool, unit: str) -> None:
-    places = layer_ticks(steps)
     figure.update_layout(
         height=title_px + _BODY,
         margin={"l": 64, "r": 16, "t": title_px + 8, "b": 48},
         legend={"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top", "font": {"size": SMALL}},
         hovermode="closest",
-        xaxis={
-            "title": axis_title("gradient at this write"),
-            "tickmode": "array",
-            "tickvals": [i for i, _ in places],
-            "ticktext": [plotly_escape(text) for _, text in places],
-            "range": [-0.6, len(steps) - 0.4],
-            "zeroline": False,
-        },
+        xaxis=step_axis(steps, title="gradient at this write"),
         yaxis={
             "title": axis_title(f"norm, {visible(unit)} per unit of the stream" + (" (log scale)" if log else "")),
             "type": "log" if log else "linear",

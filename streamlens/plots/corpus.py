@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import row_axis
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
 
 __all__ = ["corpus"]
@@ -139,15 +140,7 @@ def _lay_out(figure: go.Figure, labels: list[str], unit: str, title_px: int, eff
             "domain": [0, 0.48 if effects else 1],
             "zeroline": True,
         },
-        yaxis={
-            "tickmode": "array",
-            "tickvals": list(range(len(labels))),
-            "ticktext": [plotly_escape(label) for label in labels],
-            "range": [-0.6, len(labels) - 0.4],
-            "showgrid": False,
-            "zeroline": False,
-            "ticklabelstandoff": 4,
-        },
+        yaxis=row_axis(labels),
     )
     if effects:
         title = axis_title(f"mean effect of zeroing, ablated − clean, {unit}")

@@ -14,8 +14,7 @@ import plotly.graph_objects as go
 
 from streamlens import theme
 from streamlens.display import plotly_escape
-from streamlens.errors import InputError
-from streamlens.plots.finish import SMALL, axis_title, label_margin, styled, titled
+from streamlens.plots.finish import SMALL, axis_title, label_margin, require_columns, styled, titled
 
 __all__ = ["curves", "grouped_bars"]
 
@@ -147,9 +146,7 @@ def grouped_bars(
 
 
 def _require(frame: pd.DataFrame, *columns: str) -> None:
-    lacking = [name for name in columns if name not in frame.columns]
-    if lacking:
-        raise InputError(f"This figure needs the columns {', '.join(columns)}; the frame lacks {', '.join(lacking)}.")
+    require_columns(frame, columns, "This figure needs")
 
 
 def _names(frame: pd.DataFrame, column: str) -> list[str]:

@@ -16,8 +16,8 @@ from plotly.subplots import make_subplots
 from streamlens import theme
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import axis_title, styled, titled
-from streamlens.plots.growth import layer_ticks
 
 __all__ = ["amplification", "perturbation", "scaled_steps"]
 
@@ -38,7 +38,7 @@ def amplification(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         dark: the theme of the figure by itself; a page follows its reader's.
 
     Raises:
-        InputError: not such a frame.
+        InputError: not such a frame, or one of several prompts.
     """
     rows = _require(frame, "reached", "a Jacobian's frame")
     steps = [str(label) for label in rows["component"]]
@@ -95,7 +95,7 @@ def perturbation(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         dark: the theme of the figure by itself; a page follows its reader's.
 
     Raises:
-        InputError: not such a frame.
+        InputError: not such a frame, or one of several prompts.
     """
     rows = _require(frame, "error", "a perturbation's frame")
     steps = [str(label) for label in dict.fromkeys(rows["component"].astype(str))]
@@ -148,7 +148,7 @@ def scaled_steps(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         dark: the theme of the figure by itself; a page follows its reader's.
 
     Raises:
-        InputError: not such a frame.
+        InputError: not such a frame, or one of several prompts.
     """
     rows = _require(frame, "h", "a frame of scaled steps")
     base = float((rows["loss"] - rows["delta"]).iloc[0])
@@ -204,6 +204,8 @@ def _require(frame: pd.DataFrame, column: str, what: str) -> Any:
         raise InputError(
             f"this figure draws {what} with a column {column!r}; got {', '.join(map(str, frame.columns))}."
         )
+    if "prompt_id" in frame.columns and (held := len(set(frame["prompt_id"]))) > 1:  # their lines would run into one
+        raise InputError(f"this figure draws one prompt; this frame holds {held}.")
     return frame
 
 
@@ -225,13 +227,7 @@ def _frame(figure: go.Figure, height: int) -> None:
 
 
 def _by_depth(figure: go.Figure, steps: list[str], height: int, *, decades: float) -> None:
-    places = layer_ticks(steps)
-    shared = {
-        "tickmode": "array",
-        "tickvals": [i for i, _ in places],
-        "ticktext": [plotly_escape(text) for _, text in places],
-        "zeroline": False,
-    }
+    shared = step_axis(steps)
     upwards = {"type": "log", "tickformat": "~g", "zeroline": False, "title": axis_title("growth (log scale)")}
     _frame(figure, height)
     figure.update_layout(

@@ -11,8 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
-from streamlens.display import display_token, plotly_escape, visible
+from streamlens.display import display_token, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import row_axis
 from streamlens.plots.finish import SMALL, axis_title, label_margin, styled, titled
 from streamlens.plots.heat import (
     cell_trace,
@@ -164,16 +165,7 @@ def _lay_out_bars(
         margin={"l": label_margin(labels), "r": 16, "t": top, "b": 48},
         legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "itemclick": False, "itemdoubleclick": False},
         xaxis={"title": axis_title(quantity), "range": [-1.25 * limit if signs else 0, 1.25 * limit], "zeroline": True},
-        yaxis={
-            "tickmode": "array",
-            "tickvals": list(range(len(labels))),
-            "ticktext": [plotly_escape(label) for label in labels],
-            "range": [-0.6, len(labels) - 0.4],
-            "showgrid": False,
-            "zeroline": False,
-            "tickfont": {"family": theme.MONO, "size": SMALL},
-            "ticklabelstandoff": 4,
-        },
+        yaxis=row_axis(labels),
         uniformtext={"minsize": SMALL - 1, "mode": "show"},
     )
 

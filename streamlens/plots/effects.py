@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import row_axis
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
 from streamlens.plots.selection import Selection, closing_line, pick, prompt_line, signed, tokens
 
@@ -185,16 +186,7 @@ def _lay_out(figure: go.Figure, said: list[str], *, title_px: int, quantity: str
             "itemdoubleclick": False,
         },
         xaxis={"title": axis_title(quantity), "zeroline": True},
-        yaxis={
-            "tickmode": "array",
-            "tickvals": list(range(len(said))),
-            "ticktext": [plotly_escape(text) for text in said],
-            "range": [len(said) - 0.4, -0.6],
-            "showgrid": False,
-            "zeroline": False,
-            "tickfont": {"family": theme.MONO, "size": _LABEL},
-            "ticklabelstandoff": 4,
-        },
+        yaxis=row_axis(said, down=True, size=_LABEL),
     )
 
 

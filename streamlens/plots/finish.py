@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
 from streamlens.display import cells, plotly_escape
+from streamlens.errors import InputError
 
-__all__ = ["SMALL", "axis_title", "label_margin", "styled", "text_px", "titled"]
+__all__ = ["SMALL", "axis_title", "label_margin", "require_columns", "styled", "text_px", "titled"]
 
 LINE = 80  # characters of a 12 px line that fit a figure 600 px wide
 SMALL = 11  # px, axis labels
@@ -79,6 +81,17 @@ def text_px(labels: Iterable[str], size: int = SMALL) -> int:
 def label_margin(labels: Iterable[str], size: int = SMALL) -> int:
     """The margin that row labels need."""
     return max(40, text_px(labels, size) + 16)
+
+
+def require_columns(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """Refuses a frame that lacks a column of what is drawn: "A walk has".
+
+    Raises:
+        InputError: the frame lacks a column.
+    """
+    wanted = list(columns)
+    if lacking := [name for name in wanted if name not in frame.columns]:
+        raise InputError(f"{what} the columns {', '.join(wanted)}; the frame lacks {', '.join(lacking)}.")
 
 
 @lru_cache

@@ -12,14 +12,14 @@ import plotly.graph_objects as go
 
 from streamlens import theme
 from streamlens.display import plotly_escape
+from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
 from streamlens.plots.selection import Token, closing_line, components, pick, prompt_line, tokens
 
-__all__ = ["layer_ticks", "norm_growth"]
+__all__ = ["norm_growth"]
 
 _LEGEND = 12  # tokens
 _LINES = 200  # beyond, an even choice of tokens is drawn and the title says so
-_TICKS = 14
 _BODY = 440  # px below the title
 
 
@@ -98,7 +98,6 @@ def _thin_legend(figure: go.Figure, columns: list[Token]) -> None:
 
 
 def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
-    places = layer_ticks(steps)
     figure.update_layout(
         height=title_px + _BODY,
         margin={"l": 64, "r": 16, "t": title_px + 8, "b": 48},
@@ -110,14 +109,7 @@ def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
             "font": {"family": theme.MONO, "size": SMALL},
         },
         hovermode="closest",
-        xaxis={
-            "title": axis_title("after this sublayer"),
-            "tickmode": "array",
-            "tickvals": [i for i, _ in places],
-            "ticktext": [plotly_escape(text) for _, text in places],
-            "range": [-0.6, len(steps) - 0.4],
-            "zeroline": False,
-        },
+        xaxis=step_axis(steps, title="after this sublayer"),
         yaxis={
             "title": axis_title("norm (log scale)"),
             "type": "log",
@@ -126,18 +118,6 @@ def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
             "minor": {"showgrid": False},
         },
     )
-
-
-def layer_ticks(steps: list[str]) -> list[tuple[int, str]]:
-    """Every step where they fit, else the first step of every nth layer."""
-    if len(steps) <= _TICKS:
-        return list(enumerate(steps))
-    starts: dict[str, int] = {}
-    for i, label in enumerate(steps):
-        starts.setdefault(label.partition(".")[0], i)
-    layers = [(i, layer) for layer, i in starts.items() if layer[:1] == "L" and layer[1:].isdigit()]
-    layers = layers or [(i, label) for label, i in starts.items()]
-    return layers[:: -(-len(layers) // _TICKS)]
 
 
 def _summary(rows: pd.DataFrame, steps: list[str], columns: list[Token]) -> str:

@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from streamlens.display import plotly_escape
-from streamlens.errors import InputError
-from streamlens.plots.finish import styled, titled
+from streamlens.plots.finish import require_columns, styled, titled
 
 __all__ = ["pictures"]
 
@@ -31,9 +30,7 @@ def pictures(frame: pd.DataFrame, *, heading: str, says: str = "", dark: bool = 
     Raises:
         InputError: the frame lacks a column.
     """
-    lacking = [name for name in COLUMNS if name not in frame.columns]
-    if lacking:
-        raise InputError(f"Pictures have the columns {', '.join(COLUMNS)}; the frame lacks {', '.join(lacking)}.")
+    require_columns(frame, COLUMNS, "Pictures have")
     names = list(dict.fromkeys(frame["image"].astype(str)))
     figure = make_subplots(cols=len(names), subplot_titles=[plotly_escape(name) for name in names])
     for number, name in enumerate(names, 1):

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import axis_title, styled, titled
-from streamlens.plots.growth import layer_ticks
 
 __all__ = ["probe_depth"]
 
@@ -121,21 +121,12 @@ def _shuffled(figure: go.Figure, frame: pd.DataFrame, steps: list[str]) -> None:
 
 
 def _lay_out(figure: go.Figure, steps: list[str], *, title_px: int) -> None:
-    places = layer_ticks(steps)
     figure.update_layout(
         height=title_px + _BODY,
         margin={"l": 64, "r": 16, "t": title_px + 8, "b": 48},
         legend={"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top", "traceorder": "reversed"},
         hovermode="closest",
-        xaxis={
-            "title": axis_title("after this write"),
-            "tickmode": "array",
-            "tickvals": [n for n, _ in places],
-            "ticktext": [plotly_escape(text) for _, text in places],
-            "range": [-0.6, len(steps) - 0.4],
-            "zeroline": False,
-            "showgrid": False,
-        },
+        xaxis={**step_axis(steps, title="after this write"), "showgrid": False},
         yaxis={
             "title": axis_title("share right"),
             "tickformat": ".0%",

@@ -14,8 +14,8 @@ from plotly.subplots import make_subplots
 from streamlens import theme
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import axis_title, styled, titled
-from streamlens.plots.growth import layer_ticks
 
 __all__ = ["spectrum"]
 
@@ -136,20 +136,13 @@ def _prompt(frame: pd.DataFrame) -> str:
 
 
 def _laid_out(figure: go.Figure, steps: list[str], height: int) -> None:
-    places = layer_ticks(steps)
     upwards = {"type": "log", "dtick": 1, "tickformat": "~g", "zeroline": False}
     figure.update_layout(
         height=height + 600,
         margin={"l": 72, "r": 16, "t": height + 8, "b": 48},
         legend={"orientation": "h", "x": 0, "y": -0.12, "yanchor": "top"},
         xaxis={"title": axis_title("number of the singular value, largest first"), "zeroline": False},
-        xaxis2={
-            "title": axis_title("sublayer"),
-            "tickmode": "array",
-            "tickvals": [i for i, _ in places],
-            "ticktext": [plotly_escape(text) for _, text in places],
-            "zeroline": False,
-        },
+        xaxis2=step_axis(steps, title="sublayer"),
         yaxis={**upwards, "title": axis_title("growth (log scale)")},
         yaxis2={**upwards, "title": axis_title("growth (log scale)")},
     )

@@ -15,8 +15,8 @@ from plotly.subplots import make_subplots
 
 from streamlens import theme
 from streamlens.display import plotly_escape
+from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import axis_title, styled, titled
-from streamlens.plots.growth import layer_ticks
 from streamlens.plots.selection import closing_line, components, pick, prompt_line, tokens
 
 __all__ = ["geometry", "trajectory"]
@@ -167,14 +167,7 @@ def geometry(
 
 
 def _axes(figure: go.Figure, steps: list[str], height: int) -> None:
-    places = layer_ticks(steps)
-    shared = {
-        "tickmode": "array",
-        "tickvals": [i for i, _ in places],
-        "ticktext": [plotly_escape(text) for _, text in places],
-        "range": [-0.6, len(steps) - 0.4],
-        "zeroline": False,
-    }
+    shared = step_axis(steps)
     top = height + 34
     figure.update_layout(
         height=top + 500,

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import row_axis
 from streamlens.plots.finish import SMALL, axis_title, label_margin, styled, titled
 from streamlens.plots.selection import closing_line, pick, prompt_line, tokens
 
@@ -152,16 +153,7 @@ def _lay_out(figure: go.Figure, labels: list[str], largest: float, *, title_px: 
             "itemdoubleclick": False,
         },
         xaxis={"title": axis_title(quantity), "range": [0, 1.15 * largest or 1.0], "zeroline": True},
-        yaxis={
-            "tickmode": "array",
-            "tickvals": list(range(len(labels))),
-            "ticktext": [plotly_escape(label) for label in labels],
-            "range": [-0.6, len(labels) - 0.4],
-            "showgrid": False,
-            "zeroline": False,
-            "tickfont": {"family": theme.MONO, "size": SMALL},
-            "ticklabelstandoff": 4,
-        },
+        yaxis=row_axis(labels),
         uniformtext={"minsize": SMALL - 1, "mode": "show"},
     )
 
