@@ -7,10 +7,10 @@
 4. `WRITES` was worked out with a pencil, line by line, in the comments beside it.
 """
 
-from types import SimpleNamespace
-
 import torch
 from torch import Tensor, nn
+
+from bare_model import BareModel, linear
 
 PROMPT = [[0, 3]]
 
@@ -102,43 +102,15 @@ class RmsNorm(nn.Module):
         return self.weight * (x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt())
 
 
-class Config:
-    model_type = "paper"
-
-    def to_dict(self) -> dict:
-        return {}
-
-    def get_text_config(self) -> "Config":
-        return self
-
-
-class PaperModel(nn.Module):
-    """What streamlens asks of a Hugging Face model, and no more."""
-
+class PaperModel(BareModel):
     def __init__(self) -> None:
-        super().__init__()
-        self.config = Config()
-        self.embedding = nn.Embedding(4, 2, _weight=torch.tensor(EMBEDDING))
-        self.blocks = nn.ModuleList([Block(layer) for layer in LAYERS])
-        self.norm = RmsNorm()
-        self.unembedding = _linear(UNEMBEDDING, UNEMBEDDING_BIAS)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.unembedding
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
-        x = self.embedding(input_ids)
-        for block in self.blocks:
-            x = block(x)
-        return SimpleNamespace(logits=self.unembedding(self.norm(x)))
+        super().__init__(
+            nn.Embedding(4, 2, _weight=torch.tensor(EMBEDDING)),
+            [Block(layer) for layer in LAYERS],
+            _linear(UNEMBEDDING, UNEMBEDDING_BIAS),
+            RmsNorm(),
+        )
 
 
 def _linear(weight: list, bias: list | None = None) -> nn.Linear:
-    made = nn.Linear(2, len(weight), bias=bias is not None)
-    made.weight = nn.Parameter(torch.tensor(weight))
-    if bias is not None:
-        made.bias = nn.Parameter(torch.tensor(bias))
-    return made
+    return linear(torch.tensor(weight), None if bias is None else torch.tensor(bias))

@@ -1,7 +1,6 @@
 """Jacobians of the stream, against torch's own of plainly run blocks, and against really moving the stream."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 import streamlens
 import zoo
+from bare_model import BareModel
 from closeness import relative
 from model_state import state_of
 from streamlens.errors import ClosureError, InputError, StreamlensError, WiringError
@@ -339,41 +339,10 @@ class Skipping(nn.Module):
         return moved + self.two(moved) + self.three(x)
 
 
-class Config:
-    model_type = "skipping"
-
-    def to_dict(self) -> dict:
-        return {}
-
-    def get_text_config(self) -> "Config":
-        return self
-
-
-class SkippingModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.config = Config()
-        self.embedding = nn.Embedding(9, 4)
-        self.blocks = nn.ModuleList([Skipping(), Skipping()])
-        self.unembedding = nn.Linear(4, 9, bias=False)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.unembedding
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
-        x = self.embedding(input_ids)
-        for block in self.blocks:
-            x = block(x)
-        return SimpleNamespace(logits=self.unembedding(x))
-
-
 def test_writes_that_are_no_chain_are_refused() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = streamlens.load(SkippingModel())
+        model = streamlens.load(BareModel(nn.Embedding(9, 4), [Skipping(), Skipping()], nn.Linear(4, 9, bias=False)))
     with pytest.raises(ClosureError, match="The steps' Jacobians do not multiply to the whole"):
         jacobian(model, [[1, 2, 3]])
     model, ids = tiny("gemma4_text")  # each layer has an input of its own, made of the embedding

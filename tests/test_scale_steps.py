@@ -1,14 +1,14 @@
 """Scaled steps: 1 is the model bit for bit, 0 the embedding alone, and blocks really run twice at half strength."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import streamlens
 import zoo
+from bare_model import in_the_plane
 from closeness import assert_close
 from model_state import state_of
 from streamlens import Edit, replay
@@ -121,65 +121,10 @@ def test_a_block_called_twice_at_half_strength_is_eulers_half_step() -> None:
         assert not torch.allclose(wanted, plain(model))
 
 
-class Decay(nn.Module):
-    """A branch that is -k x."""
-
-    def __init__(self, k: float) -> None:
-        super().__init__()
-        self.map = nn.Linear(2, 2, bias=False)
-        self.map.weight = nn.Parameter(-k * torch.eye(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.map(x)
-
-
-class Block(nn.Module):
-    def __init__(self, k: float) -> None:
-        super().__init__()
-        self.branch = Decay(k)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x)
-
-
-class Config:
-    model_type = "decay"
-
-    def to_dict(self) -> dict:
-        return {}
-
-    def get_text_config(self) -> "Config":
-        return self
-
-
-class Decaying(nn.Module):
-    """dx/dt = -k x, two Euler steps of length 1; the logits are the stream."""
-
-    def __init__(self, k: float) -> None:
-        super().__init__()
-        self.config = Config()
-        self.embedding = nn.Embedding(3, 2, _weight=torch.tensor([[2.0, 1.0], [1.0, 0.0], [0.5, -3.0]]))
-        self.blocks = nn.ModuleList([Block(k), Block(k)])
-        self.unembedding = nn.Linear(2, 2, bias=False)
-        self.unembedding.weight = nn.Parameter(torch.eye(2))
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.unembedding
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
-        x = self.embedding(input_ids)
-        for block in self.blocks:
-            x = block(x)
-        return SimpleNamespace(logits=self.unembedding(x))
-
-
 def test_euler_by_hand() -> None:
     """Two steps of h multiply x by (1 - k h)^2; each in n calls by (1 - k h / n)^(2 n), towards exp(-2 k h)."""
     k = 0.5
-    model = streamlens.load(Decaying(k))
+    model = streamlens.load(in_the_plane(*[-k * torch.eye(2)] * 2))  # dx/dt = -k x, two Euler steps of length 1
     found = scale_steps(model, [[1, 0]], [0.0, 0.5, 1.0, 2.0, 3.0], calls=[1, 2, 64])
     for h, calls, logits in zip(found.h, found.calls, found.logits, strict=True):
         factor = (1 - k * h / calls) ** (2 * calls)

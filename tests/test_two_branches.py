@@ -3,77 +3,20 @@
 Start (2, 1). Branch one reads (u, v) and adds (0, u); branch two adds (-v, 0). Everything here is done in the head.
 """
 
-from types import SimpleNamespace
-
 import pytest
-import torch
-from torch import Tensor, nn, tensor
+from torch import tensor
 
 import streamlens
+from bare_model import in_the_plane
 from streamlens import Reader, ablate, decompose, replay, sweep
 
 IDS = [[0]]
 ONE, TWO = "L0.branch", "L1.branch"
 
 
-class Branch(nn.Module):
-    """A branch that is one matrix."""
-
-    def __init__(self, weight: list) -> None:
-        super().__init__()
-        self.map = nn.Linear(2, 2, bias=False)
-        self.map.weight = nn.Parameter(tensor(weight))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.map(x)
-
-
-class Block(nn.Module):
-    def __init__(self, weight: list) -> None:
-        super().__init__()
-        self.branch = Branch(weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x)
-
-
-class Config:
-    model_type = "two-branches"
-
-    def to_dict(self) -> dict:
-        return {}
-
-    def get_text_config(self) -> "Config":
-        return self
-
-
-class TwoBranches(nn.Module):
-    """Two blocks of one branch each; the logits are the stream."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.config = Config()
-        self.embedding = nn.Embedding(3, 2, _weight=tensor([[2.0, 1.0], [1.0, 0.0], [0.5, -3.0]]))
-        self.blocks = nn.ModuleList([Block([[0.0, 0.0], [1.0, 0.0]]), Block([[0.0, -1.0], [0.0, 0.0]])])
-        self.unembedding = nn.Linear(2, 2, bias=False)
-        self.unembedding.weight = nn.Parameter(torch.eye(2))
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.unembedding
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
-        x = self.embedding(input_ids)
-        for block in self.blocks:
-            x = block(x)
-        return SimpleNamespace(logits=self.unembedding(x))
-
-
 @pytest.fixture(scope="module")
 def model():
-    return streamlens.load(TwoBranches())
+    return streamlens.load(in_the_plane(tensor([[0.0, 0.0], [1.0, 0.0]]), tensor([[0.0, -1.0], [0.0, 0.0]])))
 
 
 def end(run) -> list[float]:
