@@ -3,12 +3,17 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+import streamlens
 from figure_frames import PROMPT, readout_frame, writes_frame
 from page_visit import browser, overlaps, visit
-from streamlens import plots
+from streamlens import Reader, backward, compare, decompose, paths, plots, trajectory
 from streamlens.display import display_token
+from streamlens.frames import probe_frame
 from streamlens.report import Section, page
+from streamlens.sites import Site
 from study_frames import small_study
 
 __all__ = ["browser", "visit"]  # fixtures
@@ -80,6 +85,53 @@ def test_along_the_depth_nothing_lies_on_anything(visit, layers: int, width: int
         texts = [(text, box) for text, box in texts if text]
         assert len(texts) > 10, name
         assert overlaps([box for _, box in texts]) == 0, (name, texts)
+
+
+def depth_frame(layers: int) -> pd.DataFrame:
+    """A probe's accuracy after every write."""
+    sites = [Site(kind="embed"), *(Site(kind=kind, layer=n) for n in range(layers) for kind in ("attn", "mlp"))]
+    share = torch.linspace(0.4, 1.0, len(sites))
+    columns = dict.fromkeys(("train_accuracy", "accuracy", "shuffled", "shuffled_low", "shuffled_high"), share)
+    same = {"context": 0.9, "chance": 0.5, "chance_low": 0.39, "chance_high": 0.61, "train": 160, "held_out": 80}
+    return probe_frame(sites, columns, same, {"method": "logistic", "token": " bank", "model": "deep"})
+
+
+@pytest.fixture(scope="module")
+def deep() -> dict[str, pd.DataFrame]:
+    """Frames of a model with 100 layers: 201 writes."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "vocab_size": 30}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = streamlens.load(LlamaForCausalLM(LlamaConfig(num_hidden_layers=100, **sizes)))
+    ids, others = torch.tensor([[3, 7, 5, 9]]), torch.tensor([[4, 8, 5, 9]])
+    reader = Reader.logit_diff(model, 11, 12)
+    return {
+        "trajectory": trajectory(decompose(model, ids), model).to_frame(),
+        "backward": backward(model, ids, reader).to_frame(),
+        "paths": paths(model, ids, reader).to_frame(),
+        "comparison": compare(model, ids, others, token=3, readers=reader).to_frame(),
+    }
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_two_hundred_writes_lie_on_nothing(visit, deep: dict[str, pd.DataFrame], width: int) -> None:
+    assert len(set(deep["trajectory"]["component"])) == 201
+    drawn = {
+        "path": plots.trajectory(deep["trajectory"], position=3),
+        "geometry": plots.geometry(deep["trajectory"]),
+        "backward": plots.backward(deep["backward"]),
+        "paths": plots.paths(deep["paths"]),
+        "comparison": plots.comparison(deep["comparison"], top=EVERY),
+        "probe": plots.probe_depth(depth_frame(100)),
+    }
+    seen = visit(page([section(*item) for item in drawn.items()], title="t", provenance={}), width=width)
+    for number, name in enumerate(drawn, 1):
+        texts = seen.boxes(f"section:nth-of-type({number}) .plot :is(.xtick, .x2tick, .ytick, .y2tick, .legendtext)")
+        texts = [(text, box) for text, box in texts if text]
+        assert len(texts) > 6, name
+        assert overlaps([box for _, box in texts]) == 0, (name, texts)
+    rows = seen.boxes("section:nth-of-type(5) .plot .yaxislayer-above .ytick text")
+    assert {text for text, _ in rows} >= {f"L{layer}.{kind}" for layer in range(100) for kind in ("attn", "mlp")}
 
 
 @pytest.mark.parametrize("width", [1280, 420])

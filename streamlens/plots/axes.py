@@ -26,6 +26,7 @@ def step_axis(steps: Sequence[str], *, title: str = "") -> dict[str, Any]:
         "ticktext": [plotly_escape(text) for _, text in places],
         "range": [-0.6, len(steps) - 0.4],
         "zeroline": False,
+        "ticklabelstandoff": 7,  # below half of a label of the other axis that stands at its very end
     }
 
 
