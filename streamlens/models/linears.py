@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
-from streamlens.carries import Add, Renorm, walk
+from streamlens.carries import Add
 from streamlens.hooks.record import Event, Recording
 from streamlens.models.ending import is_affine, ratio
 from streamlens.models.explain import LOOSE, snap
 from streamlens.models.norms import identify_norm
 from streamlens.models.probe import known_numbers
+from streamlens.models.recorded import Rerun
 from streamlens.models.wiring import Experts, Norm, Projection, Read, Tap, Wiring
 from streamlens.sites import Site
 
@@ -166,25 +166,8 @@ def _nearest(value: Tensor, known: Sequence[Tensor]) -> tuple[float, int] | None
 
 def _states(model: nn.Module, wiring: Wiring, recording: Recording) -> list[_State]:
     """The stream before each addition but the first: there branches read it."""
-    events = {(e.module, e.call): e for e in recording.events}
-
-    def at(tap: Tap) -> Tensor:
-        event = events[tap.module, tap.call]
-        value = event.inputs[0] if tap.side == "input" else event.output
-        assert value is not None
-        return value
-
-    like = at(wiring.final)
-    writes = torch.stack(
-        [
-            _spread(model.get_parameter(w.constant).detach() if w.tap is None else at(w.tap), like) * w.scale
-            for w in wiring.writes
-        ]
-    )
-    norms = {n: wiring.norms[s.norm].tap for n, s in enumerate(wiring.program) if isinstance(s, Renorm)}
-    made = {n: at(tap).reshape(like.shape) for n, tap in norms.items()}
     states, last = [], None
-    for _, step, before, _after in walk(wiring.program, writes, made):
+    for _, step, before, _after in Rerun(model=model, wiring=wiring, recording=recording).steps():
         if isinstance(step, Add):
             if last is not None and before is not None:
                 states.append(_State(after=wiring.writes[last].site, value=before, row=step.writes[0]))
@@ -216,9 +199,3 @@ def laid_out(value: Tensor, like: Tensor) -> Tensor:
         return value.transpose(0, 1)
     tokens = like.shape[0] * like.shape[1]
     return value.reshape(*like.shape[:2], -1) if value.numel() % tokens == 0 else value
-
-
-def _spread(value: Tensor, stream: Tensor) -> Tensor:
-    if value.numel() == stream.numel():
-        return value.reshape(stream.shape)
-    return value.reshape(1, -1, stream.shape[-1]).expand_as(stream)

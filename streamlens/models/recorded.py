@@ -1,10 +1,15 @@
-"""Looking at recorded tensors: which are the same, which are distinct, in which shape."""
+"""Looking at recorded tensors: which are the same, in which shape, and what a wiring makes of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from streamlens.hooks.record import Event
+from streamlens.carries import Renorm, Step, walk
+from streamlens.hooks.record import Event, Recording
+from streamlens.models.wiring import Tap, Wiring
 
 
 def distinct(calls: Sequence[Event], excluded: Sequence[Tensor], *, keep_inner: bool = False) -> list[Event]:
@@ -36,3 +41,53 @@ def shaped(value: Tensor | None, like: Tensor) -> Tensor:
     """A recorded tensor in the stream's shape: reshaped, or one prompt's row given to all."""
     assert value is not None
     return value.reshape(like.shape) if value.numel() == like.numel() else value.reshape(like[:1].shape).expand_as(like)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rerun:
+    """A wiring's sum repeated on a recording."""
+
+    model: nn.Module
+    wiring: Wiring
+    recording: Recording
+
+    @cached_property
+    def _events(self) -> dict[tuple[str, int], Event]:
+        return {(event.module, event.call): event for event in self.recording.events}
+
+    def at(self, tap: Tap) -> Tensor:
+        """The tensor that was seen at a tap."""
+        event = self._events[tap.module, tap.call]
+        value = event.inputs[0] if tap.side == "input" else event.output
+        assert value is not None
+        return value
+
+    @cached_property
+    def stream(self) -> Tensor:
+        """The stream at the end."""
+        return self.at(self.wiring.final)
+
+    @cached_property
+    def writes(self) -> Tensor:
+        """Every row as it is added, in the stream's shape."""
+        rows = []
+        for write in self.wiring.writes:
+            value = self.model.get_parameter(write.constant).detach() if write.tap is None else self.at(write.tap)
+            rows.append(self._as_stream(value) * write.scale)
+        return torch.stack(rows)
+
+    def norm_of(self, step: Step) -> Tap:
+        """The call of a norm that the stream goes through."""
+        assert isinstance(step, Renorm)
+        return self.wiring.norms[step.norm].tap
+
+    def steps(self) -> Iterator[tuple[int, Step, Tensor | None, Tensor]]:
+        """The model's own additions, as `walk` gives them."""
+        norms = {n: self.norm_of(s) for n, s in enumerate(self.wiring.program) if isinstance(s, Renorm)}
+        states = {n: self.at(tap).reshape(self.stream.shape) for n, tap in norms.items()}
+        return walk(self.wiring.program, self.writes, states)
+
+    def _as_stream(self, value: Tensor) -> Tensor:
+        if value.numel() == self.stream.numel():
+            return value.reshape(self.stream.shape)
+        return value.reshape(1, -1, self.stream.shape[-1]).expand_as(self.stream)

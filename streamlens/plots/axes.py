@@ -10,8 +10,17 @@ from streamlens import theme
 from streamlens.display import plotly_escape
 from streamlens.plots.finish import SMALL, axis_title
 
-__all__ = ["layer_ticks", "row_axis", "step_axis"]
+__all__ = ["CELLS", "layer_ticks", "row_axis", "step_axis"]
 
+#: what the axes of a map of cells have in common
+CELLS: dict[str, Any] = {
+    "showgrid": False,
+    "zeroline": False,
+    "tickmode": "array",
+    "tickfont": {"family": theme.MONO, "size": SMALL},
+    "ticklabelstandoff": 4,
+    "ticks": "",
+}
 #: labels that fit below a figure
 _TICKS = 14
 

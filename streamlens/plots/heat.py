@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
+from streamlens.plots.axes import CELLS
 from streamlens.plots.finish import SMALL, label_margin, styled, text_px, titled
 from streamlens.plots.selection import (
     Token,
@@ -176,17 +177,8 @@ def lay_out_grid(figure: go.Figure, parts: list[str], columns: list[Token], *, t
     tokens_px = text_px(names) + 14
     above = tokens_px if len(parts) > _TALL else 8
     top = title_px + _BAR + above
-    labels = {"family": theme.MONO, "size": SMALL}
-    plain = {
-        "showgrid": False,
-        "zeroline": False,
-        "tickmode": "array",
-        "tickfont": labels,
-        "ticklabelstandoff": 4,
-        "ticks": "",
-    }
     across = {
-        **plain,
+        **CELLS,
         "tickvals": labelled,
         "ticktext": [plotly_escape(name) for name in names],
         "tickangle": -90,
@@ -198,7 +190,7 @@ def lay_out_grid(figure: go.Figure, parts: list[str], columns: list[Token], *, t
         plot_bgcolor=theme.NAN_GREY,
         xaxis=across,
         yaxis={
-            **plain,
+            **CELLS,
             "tickvals": list(range(len(parts))),
             "ticktext": [plotly_escape(part) for part in parts],
             "range": [-0.5, len(parts) - 0.5],

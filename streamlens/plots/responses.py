@@ -16,7 +16,8 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
-from streamlens.plots.finish import SMALL, axis_title, label_margin, styled, text_px, titled
+from streamlens.plots.axes import CELLS
+from streamlens.plots.finish import axis_title, label_margin, styled, text_px, titled
 from streamlens.plots.heat import clipped_line, colour_axis, place_bar, robust_limit
 from streamlens.plots.selection import closes, signed
 
@@ -144,16 +145,8 @@ def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_p
     """Lays the matrix out; its width in px."""
     labels_px = text_px(writes) + 14
     left, top, bottom = label_margin(edited) + 20, title_px + _BAR + labels_px, 34
-    plain = {
-        "showgrid": False,
-        "zeroline": False,
-        "tickmode": "array",
-        "tickfont": {"family": theme.MONO, "size": SMALL},
-        "ticklabelstandoff": 4,
-        "ticks": "",
-    }
     across = {
-        **plain,
+        **CELLS,
         "side": "top",
         "tickvals": list(range(len(writes))),
         "ticktext": [plotly_escape(visible(write)) for write in writes],
@@ -173,7 +166,7 @@ def _lay_out(figure: go.Figure, edited: list[str], writes: list[str], *, title_p
         bargap=0,
         xaxis=across,
         yaxis={
-            **plain,
+            **CELLS,
             "title": axis_title("edited"),
             "tickvals": list(range(len(edited))),
             "ticktext": [plotly_escape(visible(name)) for name in edited],

@@ -19,7 +19,8 @@ import plotly.graph_objects as go
 from streamlens import theme
 from streamlens.display import plotly_escape
 from streamlens.errors import InputError
-from streamlens.plots.finish import SMALL, axis_title, label_margin, styled, text_px, titled
+from streamlens.plots.axes import CELLS
+from streamlens.plots.finish import axis_title, label_margin, styled, text_px, titled
 from streamlens.plots.heat import colour_axis, place_bar
 from streamlens.plots.responses import FAINT
 from streamlens.plots.selection import closing_line, pick, prompt_line, tokens
@@ -168,16 +169,8 @@ def _lay_out(figure: go.Figure, writes: list[str], names: list[str], groups: lis
         ticks, labels = _apart(middles, [groups[start] for start in starts])
     labels_px = (text_px(labels) if few or len(labels) > 1 else 0) + 14
     left, top, bottom = label_margin(writes) + 20, title_px + _BAR + labels_px, labels_px + 30
-    plain = {
-        "showgrid": False,
-        "zeroline": False,
-        "tickmode": "array",
-        "tickfont": {"family": theme.MONO, "size": SMALL},
-        "ticklabelstandoff": 4,
-        "ticks": "",
-    }
     across = {
-        **plain,
+        **CELLS,
         "tickvals": ticks,
         "ticktext": [plotly_escape(label) for label in labels],
         "tickangle": -90 if few else 0,
@@ -193,7 +186,7 @@ def _lay_out(figure: go.Figure, writes: list[str], names: list[str], groups: lis
         xaxis={**across, "title": axis_title("reader")},
         xaxis2={**across, "side": "top", "overlaying": "x", "matches": "x"},
         yaxis={
-            **plain,
+            **CELLS,
             "title": axis_title("write"),
             "tickvals": list(range(len(writes))),
             "ticktext": [plotly_escape(write) for write in writes],

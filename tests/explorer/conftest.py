@@ -1,18 +1,19 @@
 """The explorer served from this process, and a browser that looks at it."""
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from explorer_tabs import Tab
+from page_visit import browser
 from streamlens.explorer.app import make_app
 from streamlens.explorer.engine import Engine
 from streamlens.explorer.server import address, make_server, take_port
 from streamlens.explorer.state import State
+
+__all__ = ["browser"]  # a fixture
 
 
 @pytest.fixture(scope="session")
@@ -32,20 +33,6 @@ def explorer(engine: Engine, bank: str) -> Iterator[str]:
         yield address(taken, token=None)
         server.shutdown()
         thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or "/usr/bin/chromium"
-    if not Path(path).exists():
-        pytest.fail("these tests look at the page in Chromium, which is missing: apt-get install chromium")
-    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=options)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
