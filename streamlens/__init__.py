@@ -28,24 +28,24 @@ if TYPE_CHECKING:  # what type checkers and editors see; `_HOME` is what runs. A
     from streamlens.experiments.probe import probe
     from streamlens.experiments.scale_steps import scale_steps
     from streamlens.experiments.study import study
-    from streamlens.hooks.capture import decompose
-    from streamlens.hooks.clean import clean_run
-    from streamlens.hooks.replay import replay
+    from streamlens.hooks.runs.replay import replay
+    from streamlens.hooks.writes.capture import decompose
+    from streamlens.hooks.writes.clean import clean_run
     from streamlens.ledger import Ledger
     from streamlens.models.load import load
     from streamlens.readouts.ablation import AblationLedger
     from streamlens.readouts.attribution import Readout, read
-    from streamlens.readouts.backward import BackwardLedger
+    from streamlens.readouts.depth.backward import BackwardLedger
+    from streamlens.readouts.depth.trajectory import trajectory
     from streamlens.readouts.lens import logit_lens
-    from streamlens.readouts.model_readers import model_readers
-    from streamlens.readouts.nullspace import nullspace
-    from streamlens.readouts.overlap import overlap
-    from streamlens.readouts.probes import ProbeFitter
-    from streamlens.readouts.reader import Reader
+    from streamlens.readouts.readers.model_readers import model_readers
+    from streamlens.readouts.readers.probes import ProbeFitter
+    from streamlens.readouts.readers.reader import Reader
     from streamlens.readouts.steps import before_after
-    from streamlens.readouts.trajectory import trajectory
-    from streamlens.readouts.visibility import visibility
-    from streamlens.readouts.visibility_map import visibility_map
+    from streamlens.readouts.visible.nullspace import nullspace
+    from streamlens.readouts.visible.overlap import overlap
+    from streamlens.readouts.visible.visibility import visibility
+    from streamlens.readouts.visible.visibility_map import visibility_map
     from streamlens.sites import Site
     from streamlens.studies import Study
 
@@ -97,11 +97,11 @@ __all__ = [
 
 _HOME = {
     "load": "streamlens.models.load",
-    "decompose": "streamlens.hooks.capture",
+    "decompose": "streamlens.hooks.writes.capture",
     "read": "streamlens.readouts.attribution",
     "logit_lens": "streamlens.readouts.lens",
-    "Reader": "streamlens.readouts.reader",
-    "model_readers": "streamlens.readouts.model_readers",
+    "Reader": "streamlens.readouts.readers.reader",
+    "model_readers": "streamlens.readouts.readers.model_readers",
     "Ledger": "streamlens.ledger",
     "Readout": "streamlens.readouts.attribution",
     "Site": "streamlens.sites",
@@ -113,24 +113,24 @@ _HOME = {
     "compare": "streamlens.experiments.compare",
     "swap": "streamlens.experiments.compare",
     "lesion": "streamlens.experiments.lesion",
-    "replay": "streamlens.hooks.replay",
-    "clean_run": "streamlens.hooks.clean",
-    "visibility": "streamlens.readouts.visibility",
-    "visibility_map": "streamlens.readouts.visibility_map",
-    "nullspace": "streamlens.readouts.nullspace",
-    "overlap": "streamlens.readouts.overlap",
+    "replay": "streamlens.hooks.runs.replay",
+    "clean_run": "streamlens.hooks.writes.clean",
+    "visibility": "streamlens.readouts.visible.visibility",
+    "visibility_map": "streamlens.readouts.visible.visibility_map",
+    "nullspace": "streamlens.readouts.visible.nullspace",
+    "overlap": "streamlens.readouts.visible.overlap",
     "cause": "streamlens.experiments.cause",
     "jacobian": "streamlens.experiments.jacobian",
     "perturb": "streamlens.experiments.jacobian",
-    "trajectory": "streamlens.readouts.trajectory",
+    "trajectory": "streamlens.readouts.depth.trajectory",
     "scale_steps": "streamlens.experiments.scale_steps",
     "AblationLedger": "streamlens.readouts.ablation",
-    "ProbeFitter": "streamlens.readouts.probes",
+    "ProbeFitter": "streamlens.readouts.readers.probes",
     "probe": "streamlens.experiments.probe",
     "before_after": "streamlens.readouts.steps",
     "backward": "streamlens.experiments.backward",
     "paths": "streamlens.experiments.paths",
-    "BackwardLedger": "streamlens.readouts.backward",
+    "BackwardLedger": "streamlens.readouts.depth.backward",
     "study": "streamlens.experiments.study",
     "Study": "streamlens.studies",
     "lab": "streamlens.lab",

@@ -3,7 +3,7 @@
 1. An edit names a site (`L9.attn`, `L9H2`, `L12N104`, `embed`, or an attention edge `L9H2<river`), a method, and the
    positions it acts on.
 2. `Edit.parse` reads the short text form: `L9.attn`, `L9H2@bank`, `L12.mlp=0.5`, `L9H2=mean`, `L9H2<river@bank`.
-3. What does not depend on a model is checked here; `hooks/edit.py` checks the rest before anything runs.
+3. What does not depend on a model is checked here; `hooks/edits/edit.py` checks the rest before anything runs.
 """
 
 import math

@@ -16,7 +16,7 @@ PACKAGE = "streamlens"
 MAX_LINES = 300
 
 # Each unit and the units right below it: it may import those, itself, and all that they may import. A file
-# belongs to the longest name that fits it: `hooks.scope` is itself, `hooks.capture` belongs to `hooks`.
+# belongs to the longest name that fits it: `hooks.scope` is itself, `hooks.forward` belongs to `hooks`.
 BELOW: dict[str, tuple[str, ...]] = {
     "errors": (),
     "axes": ("errors",),
@@ -37,16 +37,23 @@ BELOW: dict[str, tuple[str, ...]] = {
     "hooks.record": ("hooks.scope",),
     "hooks.products": ("hooks.__init__",),
     "models": ("ledger", "hooks.record", "hooks.products"),
-    "hooks": ("models", "edits"),
+    "hooks": ("models",),
+    "hooks.writes": ("hooks",),
+    "hooks.edits": ("hooks.writes", "edits"),
+    "hooks.runs": ("hooks.edits",),
+    "hooks.gradients": ("hooks.runs",),
     # From here on pure: no model in reach.
-    "readouts": ("ledger",),
-    "frames": ("readouts",),
+    "readouts.readers": ("ledger",),
+    "readouts": ("readouts.readers",),
+    "readouts.visible": ("readouts.readers",),
+    "readouts.depth": ("ledger",),
+    "frames": ("readouts", "readouts.visible", "readouts.depth"),
     "theme": ("display",),
     "plots": ("frames", "theme"),
     "studies": ("errors",),
     "report": ("plots", "studies"),
     # What joins the two branches.
-    "experiments": ("hooks", "frames", "sentences", "studies"),
+    "experiments": ("hooks.gradients", "frames", "sentences", "studies"),
     "lab": ("experiments", "report"),
     "batch": ("experiments", "report", "prompts"),
     "explorer": ("lab",),

@@ -11,7 +11,7 @@ import zoo
 from closeness import assert_close, relative
 from streamlens import Edit, Reader, ablate, clean_run, replay
 from streamlens.errors import StreamlensError
-from streamlens.hooks.variants import run_variants
+from streamlens.hooks.runs.variants import run_variants
 from streamlens.readouts.effects import effects
 from streamlens.sites import Site
 from zoo_books import streams
@@ -128,7 +128,7 @@ class TestReuse:
     def test_small_batches_give_the_same(self, monkeypatch):
         model, _, clean = loaded("llama", "only")
         whole = streamlens.sweep(model, clean, readers=Reader.logits(model, [5]))
-        monkeypatch.setattr("streamlens.hooks.variants.CHUNK", 2 * LENGTH)
+        monkeypatch.setattr("streamlens.hooks.runs.variants.CHUNK", 2 * LENGTH)
         done = []
         parts = streamlens.sweep(model, clean, readers=Reader.logits(model, [5]), progress=lambda *at: done.append(at))
         assert (len(whole.parts), len(parts.parts)) == (1, 3)

@@ -10,7 +10,7 @@ import streamlens
 import zoo
 from streamlens import BackwardLedger, Reader, backward
 from streamlens.errors import StreamlensError
-from streamlens.hooks.wide import wide
+from streamlens.hooks.gradients.wide import wide
 from streamlens.models.handle import ModelHandle
 from zoo_books import streams
 

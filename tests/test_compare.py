@@ -198,7 +198,7 @@ def test_a_swap_closes_and_leaves_nothing_behind(name: str) -> None:
 def test_swapping_every_write_at_the_only_token_makes_the_other_context(name: str) -> None:
     """Prompts of one token, in float64: with all of B's writes A is B."""
     from streamlens import replay
-    from streamlens.hooks.donor import donated
+    from streamlens.hooks.edits.donor import donated
 
     model = tiny(name, torch.float64)
     one, other = torch.tensor([[12]]), torch.tensor([[50]])

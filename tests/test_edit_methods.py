@@ -97,7 +97,7 @@ class TestMean:
     def test_a_sink_does_not_count(self, monkeypatch):
         """With the ratio at which a token is a sink set low enough, some are; the mean is that of the others."""
         model = handle("llama")
-        monkeypatch.setattr("streamlens.hooks.capture.SINK_RATIO", 1.05)
+        monkeypatch.setattr("streamlens.hooks.writes.capture.SINK_RATIO", 1.05)
         ledger = decompose(model, self.PROMPTS)
         assert ledger.sinks.any()
         row = row_of(ledger, "L1.mlp")

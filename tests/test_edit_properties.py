@@ -13,9 +13,9 @@ from closeness import assert_close
 from model_state import state_of
 from streamlens import Edit, Reader, ablate, replay, sweep
 from streamlens.errors import ClosureError
-from streamlens.hooks.clean import start_run
-from streamlens.hooks.edit import attach_actions
-from streamlens.hooks.resolve import resolve
+from streamlens.hooks.edits.edit import attach_actions
+from streamlens.hooks.edits.resolve import resolve
+from streamlens.hooks.writes.clean import start_run
 from streamlens.sites import Site
 
 IDS = torch.tensor([[11, 12, 13, 14, 15, 16]])
@@ -192,7 +192,7 @@ class TestNothingIsLeftBehind:
             def change(here, raised=raised):
                 raise raised("midway")
 
-            monkeypatch.setattr("streamlens.hooks.resolve._change", lambda *_, change=change: lambda: change)
+            monkeypatch.setattr("streamlens.hooks.edits.resolve._change", lambda *_, change=change: lambda: change)
             before = state_of(model)
             with pytest.raises(raised, match="midway"):
                 replay(made, IDS, edit)

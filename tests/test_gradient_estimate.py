@@ -13,7 +13,7 @@ from streamlens import Edit, Reader, clean_run, sweep
 from streamlens.errors import InputError, ModelError, StreamlensError, WiringError
 from streamlens.experiments.estimates import Estimates, rank_correlation
 from streamlens.frames import SCHEMAS
-from streamlens.hooks.gradient import gradients
+from streamlens.hooks.gradients.gradient import gradients
 
 #: by wiring; the second number is the largest difference seen, relative to the largest effect, ten times over. The
 #: models with 1e-5 compute in float64 throughout; the others cast to float32 inside their norms.

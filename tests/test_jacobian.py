@@ -14,9 +14,9 @@ from model_state import state_of
 from streamlens.errors import ClosureError, InputError, StreamlensError, WiringError
 from streamlens.experiments.jacobian import jacobian, perturb
 from streamlens.frames import SCHEMAS
-from streamlens.hooks.derivatives import dense
-from streamlens.hooks.nudge import Course, course_of
-from streamlens.readouts.spectrum import leading
+from streamlens.hooks.gradients.derivatives import dense
+from streamlens.hooks.gradients.nudge import Course, course_of
+from streamlens.readouts.depth.spectrum import leading
 
 #: one of each wiring: plain, learned positions, parallel, post-norm, multipliers, norms on branches, mixers, encoders
 MODELS = [

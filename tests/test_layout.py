@@ -15,13 +15,13 @@ def test_the_package_keeps_every_rule() -> None:
 
 
 LAWFUL = {
-    "__init__.py": "from streamlens.hooks.capture import decompose\n",
+    "__init__.py": "from streamlens.hooks.writes.capture import decompose\n",
     "errors.py": "",
     "ledger.py": "class Ledger:\n    def to_frame(self):\n        from streamlens.frames import x\n",
     "hooks/__init__.py": "",
     "hooks/record.py": "from . import scope\n\ndef f(m):\n    m.register_forward_hook(print)\n",
     "hooks/scope.py": "from streamlens.errors import x\n",
-    "hooks/capture.py": "from ..models.load import load\n",
+    "hooks/writes/capture.py": "from ..models.load import load\n",
     "models/__init__.py": "",
     "models/load.py": "from streamlens.hooks import record\n\ndef bridge():\n    import transformer_lens\n",
     "frames.py": "from streamlens.readouts import x\n",
@@ -52,7 +52,9 @@ def test_a_lawful_tree_passes(tmp_path: Path) -> None:
         ("readouts/a.py", "import_module('streamlens.hooks')", "readouts may not import streamlens.hooks"),
         ("models/a.py", "from streamlens.readouts import x", "models may not import streamlens.readouts"),
         ("models/a.py", "if TYPE_CHECKING:\n    from ..frames import x", "models may not import"),
-        ("models/a.py", "from ..hooks.capture import x", "models may not import streamlens.hooks.capture"),
+        ("models/a.py", "from ..hooks.taps import x", "models may not import streamlens.hooks.taps"),
+        ("hooks/writes/a.py", "from ..edits.resolve import x", "hooks.writes may not import streamlens.hooks.edits"),
+        ("readouts/readers/a.py", "from .. import lens", "readouts.readers may not import streamlens.readouts"),
         ("hooks/scope.py", "from ..ledger import x", "hooks.scope may not import streamlens.ledger"),
         ("hooks/__init__.py", "from .capture import x", "hooks.__init__ may not import"),
         ("ledger.py", "from .frames import x", "ledger:1: ledger may not import streamlens.frames"),

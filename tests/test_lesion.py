@@ -15,7 +15,7 @@ from streamlens import replay
 from streamlens.errors import InputError, ModelError, WiringError
 from streamlens.experiments.lesion import kendall_tau, lesion
 from streamlens.frames import SCHEMAS
-from streamlens.hooks.lesions import Lesion, corpus_of, losses, permuted
+from streamlens.hooks.runs.lesions import Lesion, corpus_of, losses, permuted
 
 TEXTS = [
     "The old lighthouse keeper climbed the stairs every evening to light the lamp.",

@@ -13,10 +13,10 @@ from closeness import relative
 from model_state import state_of
 from streamlens import Edit, Reader, replay
 from streamlens.errors import InputError, ModelError
-from streamlens.readouts import model_readers as model_readers_module
 from streamlens.readouts.attribution import observe, read
-from streamlens.readouts.model_readers import each_reader, model_readers
-from streamlens.readouts.protocols import BranchReads, LinearRead, ReadsStream
+from streamlens.readouts.readers import model_readers as model_readers_module
+from streamlens.readouts.readers.model_readers import each_reader, model_readers
+from streamlens.readouts.readers.protocols import BranchReads, LinearRead, ReadsStream
 
 D_HEAD, GROUP = 64, 3
 

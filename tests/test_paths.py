@@ -17,7 +17,7 @@ from model_state import state_of
 from streamlens import Reader, backward, paths
 from streamlens.errors import ClosureError, InputError, WiringError
 from streamlens.frames import SCHEMAS
-from streamlens.hooks.wide import wide, widened
+from streamlens.hooks.gradients.wide import wide, widened
 
 #: six branches each: sequential, parallel, added in place, normed streams, multipliers, two branches of one norm
 TINY = ["gpt2", "gpt_neox", "falcon", "opt:post-norm", "bert", "granite", "llama", "gemma2"]
@@ -210,7 +210,7 @@ def test_the_range_leaves_out_a_share_at_both_ends() -> None:
 def test_a_long_prompt_goes_in_smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = loaded("gpt2")
     whole = paths(model, ids, direction(model))
-    monkeypatch.setattr("streamlens.hooks.paths.TOKENS", 10)  # two rows of five tokens
+    monkeypatch.setattr("streamlens.hooks.gradients.paths.TOKENS", 10)  # two rows of five tokens
     parts = paths(model, ids, direction(model))
     for name, family in whole.families.items():
         assert_close(parts.families[name].vectors, family.vectors)
@@ -285,7 +285,7 @@ def test_the_frame() -> None:
 
 def test_a_sum_that_is_not_the_gradient_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = loaded("gpt2")
-    from streamlens.hooks import paths as module
+    from streamlens.hooks.gradients import paths as module
 
     exact = module.through
 

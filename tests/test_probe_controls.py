@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from streamlens.readouts.controls import accuracy, bag_accuracy, chance_interval, permutations
-from streamlens.readouts.probes import METHODS
+from streamlens.readouts.readers.controls import accuracy, bag_accuracy, chance_interval, permutations
+from streamlens.readouts.readers.probes import METHODS
 
 LABELS = ["a", "b", "b", "a", "b", "b", "a", "b"]
 TRAIN, TEST = [0, 1, 2, 3, 4], [5, 6, 7]

@@ -11,7 +11,7 @@ from streamlens.experiments.activations import activations
 from streamlens.experiments.probe import probe_depths
 from streamlens.experiments.score import score
 from streamlens.frames import SCHEMAS
-from streamlens.readouts.probes import values_of
+from streamlens.readouts.readers.probes import values_of
 from streamlens.sentences import Sentence, bank_senses, split
 
 pytestmark = pytest.mark.model

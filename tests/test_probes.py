@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from closeness import assert_close
 from streamlens.errors import InputError
-from streamlens.readouts.probes import METHODS, ProbeFitter, classes_of, predicted, values_of
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.probes import METHODS, ProbeFitter, classes_of, predicted, values_of
+from streamlens.readouts.readers.reader import Reader
 
 
 def planted(n: int = 400, d: int = 24, *, gap: float = 3.0, seed: int = 0):

@@ -15,8 +15,8 @@ from streamlens import Edit, replay
 from streamlens.errors import InputError, ModelError, WiringError
 from streamlens.experiments.scale_steps import scale_steps
 from streamlens.frames import SCHEMAS
-from streamlens.hooks.clean import start_run
-from streamlens.hooks.scaled import scaled_logits
+from streamlens.hooks.runs.scaled import scaled_logits
+from streamlens.hooks.writes.clean import start_run
 
 #: one of each wiring; granite's multipliers and gemma2's norms on branches are where a factor of 1 could cost bits
 MODELS = ["llama", "gpt2", "gpt_neox", "falcon", "opt:post-norm", "openai-gpt", "granite", "gemma2", "mixtral", "jamba"]

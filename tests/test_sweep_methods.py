@@ -9,7 +9,7 @@ import zoo
 from streamlens import Edit, Reader, ablate, decompose, sweep
 from streamlens.errors import InputError
 from streamlens.frames import SCHEMAS
-from streamlens.hooks.gradient import gradients
+from streamlens.hooks.gradients.gradient import gradients
 from tiny_tokenizers import wordpiece
 
 TEXT, OTHER = "after crossing the river bank", "the bank crossing after river"

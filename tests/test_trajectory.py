@@ -12,7 +12,7 @@ from paper_model import GAIN, PROMPT, STREAMS, UNEMBEDDING, UNEMBEDDING_BIAS, Pa
 from streamlens import decompose
 from streamlens.errors import InputError
 from streamlens.frames import SCHEMAS
-from streamlens.readouts.trajectory import trajectory
+from streamlens.readouts.depth.trajectory import trajectory
 
 #: one of each wiring
 MODELS = ["llama", "gpt2", "gpt_neox", "falcon", "opt:post-norm", "openai-gpt", "granite", "gemma2", "bert", "bloom"]

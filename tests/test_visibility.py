@@ -15,7 +15,7 @@ from closeness import assert_close
 from small_ledger import ledger_of, norm_of, reader_of, value
 from streamlens import Reader, decompose, nullspace, read, visibility
 from streamlens.errors import InputError
-from streamlens.readouts.visibility import MODES
+from streamlens.readouts.visible.visibility import MODES
 
 EXACT = 1e-12
 

@@ -13,8 +13,8 @@ import streamlens
 import zoo
 from streamlens import Reader, decompose, visibility, visibility_map
 from streamlens.errors import InputError, ModelError
-from streamlens.readouts import visibility_map as module
-from streamlens.readouts.model_readers import each_reader
+from streamlens.readouts.readers.model_readers import each_reader
+from streamlens.readouts.visible import visibility_map as module
 
 IDS = torch.tensor([[11, 12, 13, 14, 15], [21, 22, 23, 24, 25]])
 #: RMSNorm with grouped heads, LayerNorm, parallel branches, norms on the branches' outputs, and two post-norm streams

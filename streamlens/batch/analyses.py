@@ -23,8 +23,8 @@ from streamlens.frames.ledgers import measures
 from streamlens.frames.visibility import seen_by
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.reader import Reader
-from streamlens.readouts.visibility import visibility
+from streamlens.readouts.readers.reader import Reader
+from streamlens.readouts.visible.visibility import visibility
 from streamlens.sites import Site
 
 Made = Iterator[tuple[str, pa.Table]]

@@ -24,7 +24,7 @@ from streamlens.batch.settings import Settings
 from streamlens.batch.shard import Done, Runner, Shard
 from streamlens.errors import InputError, StreamlensError
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 #: how many workers one shard may take with it
 DEATHS = 3

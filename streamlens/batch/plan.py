@@ -21,7 +21,7 @@ from streamlens.errors import InputError
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode
 from streamlens.prompts import BadPrompt, Prompt
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 #: a shard holds at most so many tokens per prompt that it might hold: long prompts make shards of fewer
 TOKENS_EACH = 64

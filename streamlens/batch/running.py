@@ -27,7 +27,7 @@ from streamlens.batch.work import require_runnable
 from streamlens.errors import InputError
 from streamlens.models.handle import ModelHandle
 from streamlens.prompts import BadPrompt, Prompt, checked, rows_of
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 Prompts = str | Path | Iterable[str | Mapping[str, Any] | Prompt | BadPrompt]
 ENGINES = ("local", "ray")

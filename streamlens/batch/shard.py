@@ -27,7 +27,7 @@ from streamlens.batch.work import Closes, Item, Work, start
 from streamlens.errors import InputError
 from streamlens.hooks.padding import require_invisible_padding
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 MIB = 1 << 20
 #: tokens after which a larger batch is hardly faster, so that padding is no longer worth it

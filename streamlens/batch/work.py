@@ -13,13 +13,13 @@ import torch
 
 from streamlens.batch.settings import Settings
 from streamlens.errors import InputError
-from streamlens.hooks.capture import capture
 from streamlens.hooks.prompts import PerPrompt, batch_for
+from streamlens.hooks.writes.capture import capture
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import Encoded, encode, find_position
 from streamlens.readouts.attribution import Readout, read
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def entry(
     """
     from streamlens.cli.books import legible_name
     from streamlens.experiments.ablate import ablate
-    from streamlens.hooks.clean import start_run
+    from streamlens.hooks.writes.clean import start_run
 
     clean = start_run(model, prompt, prepend_bos=bos, keep_logits=False)
     given: dict[str, Any] = {"readers": () if reader is None else reader, "freeze": freeze}

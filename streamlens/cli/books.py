@@ -71,7 +71,7 @@ def entry(
     Raises:
         InputError: The token is absent or ambiguous; the tokens are listed.
     """
-    from streamlens.hooks.capture import decompose
+    from streamlens.hooks.writes.capture import decompose
     from streamlens.models.tokens import encode, find_position
     from streamlens.readouts.attribution import read
 

@@ -111,7 +111,7 @@ def reader_of(model: Any, wanted: str | None, against: str | None) -> Any:
     Raises:
         ModelError: The model has no linear head.
     """
-    from streamlens.readouts.reader import Reader
+    from streamlens.readouts.readers.reader import Reader
 
     if wanted is None:
         return None

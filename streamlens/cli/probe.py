@@ -149,8 +149,8 @@ def score_command(
     """
     given, token = _given(sentences, token, label, column)
 
-    from streamlens.readouts.probes import classes_of
-    from streamlens.readouts.reader import Reader
+    from streamlens.readouts.readers.probes import classes_of
+    from streamlens.readouts.readers.reader import Reader
 
     loaded = Reader.load(reader)
     classes_of(loaded)

@@ -77,7 +77,7 @@ def require_reader(reads: ReaderChoice) -> Any:
         raise click.UsageError("One of --reader, --head and --for says what reads.", click.get_current_context())
     if reads.reader is None:
         return None
-    from streamlens.readouts.reader import Reader
+    from streamlens.readouts.readers.reader import Reader
 
     return _row(Reader.load(reads.reader), reads.row)
 
@@ -93,7 +93,7 @@ def reader_for(model: Any, reads: ReaderChoice, saved: Any) -> Any:
         return saved
     if reads.head is None:
         return reader_of(model, reads.wanted, reads.against)
-    from streamlens.readouts.model_readers import head_reader, mlp_reader
+    from streamlens.readouts.readers.model_readers import head_reader, mlp_reader
     from streamlens.sites import Site
 
     label, _, part = reads.head.rpartition(".")

@@ -45,7 +45,7 @@ class Entry:
 
 def one(model: Any, prompt: str, reader: Any, *, token: Any, mode: str, energy: float | None, bos: bool) -> Entry:
     """One reader. Raises InputError where the token or the reader does not fit."""
-    from streamlens.readouts.visibility import visibility
+    from streamlens.readouts.visible.visibility import visibility
 
     tokens, position, ledger = _run(model, prompt, token, bos)
     found = visibility(ledger, reader, mode, energy=energy)
@@ -54,14 +54,14 @@ def one(model: Any, prompt: str, reader: Any, *, token: Any, mode: str, energy: 
 
 def everything(model: Any, prompt: str, *, token: Any, energy: float | None, bos: bool) -> Entry:
     """Every reader of the model. Raises InputError where the token does not fit."""
-    from streamlens.readouts.visibility_map import visibility_map
+    from streamlens.readouts.visible.visibility_map import visibility_map
 
     tokens, position, ledger = _run(model, prompt, token, bos)
     return Entry(prompt=prompt, tokens=tokens, position=position, found=visibility_map(ledger, model, energy=energy))
 
 
 def _run(model: Any, prompt: str, token: Any, bos: bool) -> tuple[tuple[str, ...], int, Any]:
-    from streamlens.hooks.capture import decompose
+    from streamlens.hooks.writes.capture import decompose
     from streamlens.models.tokens import encode, find_position
 
     tokens = model.token_texts(encode(model.tokenizer, prompt, prepend_bos=bos).ids[0].tolist())

@@ -81,7 +81,7 @@ def command(
     from streamlens.cli import estimated, swept
     from streamlens.cli.books import legible_name
     from streamlens.experiments.ablate import sweep
-    from streamlens.hooks.clean import start_run
+    from streamlens.hooks.writes.clean import start_run
 
     reader = reader_of(model, wanted, against)
     says = "" if reader is None else legible_name(model, reader)

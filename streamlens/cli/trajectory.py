@@ -38,8 +38,8 @@ def command(prompt: tuple[str, ...], column: str | None, token: str, choice: Mod
 
 def _result(model: Any, prompt: str, *, token: str, bos: bool, number: int) -> Any:
     from streamlens.cli.output import Result
-    from streamlens.hooks.capture import decompose
-    from streamlens.readouts.trajectory import trajectory
+    from streamlens.hooks.writes.capture import decompose
+    from streamlens.readouts.depth.trajectory import trajectory
 
     ledger = decompose(model, prompt, positions=position_of(token), prepend_bos=bos, keep_logits=False)
     rows: Any = trajectory(ledger, model).to_frame()

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from streamlens.edits import Edit, as_edits
 from streamlens.errors import InputError
 from streamlens.experiments.estimates import Estimates, estimate_effects
-from streamlens.hooks.clean import Clean, start_run
 from streamlens.hooks.prompts import Positions, Prompt
-from streamlens.hooks.variants import run_variants
+from streamlens.hooks.runs.variants import run_variants
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.models.handle import ModelHandle
 from streamlens.models.wiring import Projection
 from streamlens.readouts.ablation import AblationLedger
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamlens.errors import InputError
-from streamlens.hooks.capture import decompose
+from streamlens.hooks.writes.capture import decompose
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode, find_position
 from streamlens.readouts.lens import streams

@@ -1,7 +1,7 @@
 """The backward ledger of a prompt: two runs with a graph, one whole and one cut at every write.
 
-1. The whole run gives autograd's own gradient at every write (`hooks/gradient.py`).
-2. The cut run gives the direct route and each branch's vector-Jacobian product (`hooks/branches.py`).
+1. The whole run gives autograd's own gradient at every write (`hooks/gradients/gradient.py`).
+2. The cut run gives the direct route and each branch's vector-Jacobian product (`hooks/gradients/branches.py`).
 3. Where their sum is not the gradient, `ClosureError`: a wrong sum is never returned.
 """
 
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from streamlens.errors import ClosureError
 from streamlens.experiments.metric import Asked, metric_of
-from streamlens.hooks.branches import backward_pass
-from streamlens.hooks.clean import Clean, start_run
-from streamlens.hooks.gradient import gradients_of
-from streamlens.hooks.graph import differentiating, every_write, graph_of
+from streamlens.hooks.gradients.branches import backward_pass
+from streamlens.hooks.gradients.gradient import gradients_of
+from streamlens.hooks.gradients.graph import differentiating, every_write, graph_of
 from streamlens.hooks.prompts import Prompt
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.backward import BackwardLedger
+from streamlens.readouts.depth.backward import BackwardLedger
 
 #: closing error above which the sum counts as wrong. 5e-6 was seen in float32, and 5e-7 in float64, in models whose
 #: norms compute in float32 all the same

@@ -18,14 +18,14 @@ from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.frames import cause_frame
 from streamlens.frames.ablation import token_columns
-from streamlens.hooks.clean import Clean, start_run
 from streamlens.hooks.prompts import Prompt
-from streamlens.hooks.variants import run_variants
+from streamlens.hooks.runs.variants import run_variants
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.readouts.effects import Effects, effects, kl_divergence
-from streamlens.readouts.nullspace import nullspace
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
+from streamlens.readouts.visible.nullspace import nullspace
 from streamlens.sites import find
 
 if TYPE_CHECKING:

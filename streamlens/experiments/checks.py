@@ -16,13 +16,13 @@ import torch
 
 from streamlens.carries import Add, walk
 from streamlens.errors import StreamlensError
-from streamlens.hooks.capture import decompose
 from streamlens.hooks.record import record
+from streamlens.hooks.writes.capture import decompose
 from streamlens.models.handle import ModelHandle
 from streamlens.models.probe import probe_inputs
 from streamlens.models.tokens import encode
 from streamlens.readouts.attribution import read
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 TEXTS = (
     "After crossing the river, she rested on the bank",

@@ -15,14 +15,14 @@ from typing import Any
 from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.experiments.ablate import Freeze, Sweep, sweep
-from streamlens.hooks.capture import decompose
-from streamlens.hooks.clean import clean_run
-from streamlens.hooks.donor import donated
+from streamlens.hooks.edits.donor import donated
 from streamlens.hooks.prompts import Prompt, batch_for
+from streamlens.hooks.writes.capture import decompose
+from streamlens.hooks.writes.clean import clean_run
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode, find_position
 from streamlens.readouts.comparison import Comparison, compare_ledgers
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 #: a token's text that stands once in both prompts, a position that holds one token in both, or a pair of either
 Token = str | int | tuple[str | int, str | int]

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from streamlens.edits import Edit
 from streamlens.errors import InputError
-from streamlens.hooks.clean import Clean
-from streamlens.hooks.gradient import read_gradients
-from streamlens.hooks.graph import graph_of
+from streamlens.hooks.edits.reference import References
+from streamlens.hooks.edits.resolve import plan
+from streamlens.hooks.gradients.gradient import read_gradients
+from streamlens.hooks.gradients.graph import graph_of
 from streamlens.hooks.prompts import Positions, kept_positions
-from streamlens.hooks.reference import References
-from streamlens.hooks.resolve import plan
+from streamlens.hooks.writes.clean import Clean
 from streamlens.ledger import Ledger
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 if TYPE_CHECKING:
     import pandas as pd

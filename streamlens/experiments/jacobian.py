@@ -1,8 +1,8 @@
 """How the stream at one position depends on itself further up: its Jacobian, and the same by really moving it.
 
-1. The points between start and end are found (`hooks/points.py`); each step between two has its own Jacobian.
+1. The points between start and end are found (`hooks/gradients/points.py`); each step between two has its own Jacobian.
 2. Dense: every row by one backward pass, many in a batch. Products over the steps and all singular values follow.
-3. Lanczos: only products with vectors (`readouts/spectrum.py`), for streams too wide for a matrix.
+3. Lanczos: only products with vectors (`readouts/depth/spectrum.py`), for streams too wide for a matrix.
 4. `perturb` adds a direction to the stream in several sizes, reruns, and sets the change beside J v.
 """
 
@@ -15,14 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamlens.errors import ClosureError, InputError
-from streamlens.hooks.clean import Clean
-from streamlens.hooks.derivatives import Linear, dense, linear
-from streamlens.hooks.nudge import Course, course_of
-from streamlens.hooks.points import Point, number_of, require_order
+from streamlens.hooks.gradients.derivatives import Linear, dense, linear
+from streamlens.hooks.gradients.nudge import Course, course_of
+from streamlens.hooks.gradients.points import Point, number_of, require_order
 from streamlens.hooks.prompts import Prompt
+from streamlens.hooks.writes.clean import Clean
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.jacobian import Jacobian, JacobianStep, Perturbation
-from streamlens.readouts.spectrum import Leading, leading
+from streamlens.readouts.depth.jacobian import Jacobian, JacobianStep, Perturbation
+from streamlens.readouts.depth.spectrum import Leading, leading
 
 #: a stream wider than this is not made into a matrix unless that is asked for
 WIDE = 1024

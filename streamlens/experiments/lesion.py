@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from streamlens.errors import InputError
-from streamlens.hooks.lesions import Lesion, corpus_of, losses, require_causal_head, require_interchangeable
 from streamlens.hooks.prompts import Prompt
+from streamlens.hooks.runs.lesions import Lesion, corpus_of, losses, require_causal_head, require_interchangeable
 from streamlens.models.handle import ModelHandle
 from streamlens.models.wiring import Wiring
 from streamlens.sites import find

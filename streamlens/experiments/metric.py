@@ -12,10 +12,10 @@ from torch import Tensor
 
 from streamlens.display import display_token
 from streamlens.errors import InputError, ModelError
-from streamlens.hooks.clean import Clean
-from streamlens.hooks.graph import Graph
+from streamlens.hooks.gradients.graph import Graph
 from streamlens.hooks.prompts import kept_positions
-from streamlens.readouts.reader import Reader
+from streamlens.hooks.writes.clean import Clean
+from streamlens.readouts.readers.reader import Reader
 
 #: a reader, or "loss": the cross entropy of the next token
 Asked = Reader | str

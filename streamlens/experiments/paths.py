@@ -1,9 +1,9 @@
 """The gradient by path length, in float64.
 
 1. Terms of middle lengths are thousands of times as large as their sum. In float32 roundings alone would be as large as
-   the total, so the paths are followed on a float64 copy of the model (`hooks/wide.py`), whose gradient differs from
-   the model's own by the roundings of its dtype; that difference is reported.
-2. One run, cut at every write, gives all families (`hooks/paths.py`).
+   the total, so the paths are followed on a float64 copy of the model (`hooks/gradients/wide.py`), whose gradient
+   differs from the model's own by the roundings of its dtype; that difference is reported.
+2. One run, cut at every write, gives all families (`hooks/gradients/paths.py`).
 3. Each family's sum is compared with a gradient that one backward gives: of the whole model, or of the model whose
    other branches are held constant. Where it is another, `ClosureError`.
 """
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from streamlens.errors import ClosureError, InputError, WiringError
 from streamlens.experiments.metric import Asked, Metric, metric_of
-from streamlens.hooks.clean import Clean, start_run
-from streamlens.hooks.gradient import gradients_of
-from streamlens.hooks.graph import Graph, differentiating, graph_of
-from streamlens.hooks.paths import CutRun, Walk, cut_run, sampled_norms, walk_paths
+from streamlens.hooks.gradients.gradient import gradients_of
+from streamlens.hooks.gradients.graph import Graph, differentiating, graph_of
+from streamlens.hooks.gradients.paths import CutRun, Walk, cut_run, sampled_norms, walk_paths
+from streamlens.hooks.gradients.wide import wide, widened
 from streamlens.hooks.prompts import Prompt
-from streamlens.hooks.wide import wide, widened
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.paths import Lengths, Paths
+from streamlens.readouts.depth.paths import Lengths, Paths
 
 #: kinds of branches that are counted apart; a mixer takes attention's place
 KINDS = {"attn": ("attn", "cross_attn", "mixer"), "mlp": ("mlp",)}

@@ -23,9 +23,9 @@ from torch import Tensor
 from streamlens.errors import InputError
 from streamlens.experiments.activations import Activations, activations
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.controls import accuracy, bag_accuracy, chance_interval, commonest, permutations
-from streamlens.readouts.probes import METHODS, ProbeFitter
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.controls import accuracy, bag_accuracy, chance_interval, commonest, permutations
+from streamlens.readouts.readers.probes import METHODS, ProbeFitter
+from streamlens.readouts.readers.reader import Reader
 from streamlens.sentences import Sentence, bank_senses, read_sentences, split
 from streamlens.sites import find
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from streamlens.errors import InputError
-from streamlens.hooks.clean import Clean, start_run
-from streamlens.hooks.lesions import require_causal_head
 from streamlens.hooks.prompts import Prompt, kept_positions
-from streamlens.hooks.scaled import chosen_layers, require_repeatable, scaled_logits
+from streamlens.hooks.runs.lesions import require_causal_head
+from streamlens.hooks.runs.scaled import chosen_layers, require_repeatable, scaled_logits
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.scaling import ScaledSteps
+from streamlens.readouts.depth.scaling import ScaledSteps
 
 STEPS = (0.0, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 

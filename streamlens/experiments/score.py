@@ -11,8 +11,8 @@ from torch import Tensor
 from streamlens.errors import InputError
 from streamlens.experiments.activations import activations
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.probes import classes_of, predicted, values_of
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.probes import classes_of, predicted, values_of
+from streamlens.readouts.readers.reader import Reader
 from streamlens.sentences import SPLITS, Sentence, bank_senses, read_sentences
 
 if TYPE_CHECKING:

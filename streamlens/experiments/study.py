@@ -21,8 +21,8 @@ from streamlens.display import display_token
 from streamlens.errors import InputError, StreamlensError
 from streamlens.experiments.ablate import Sweep, sweep
 from streamlens.experiments.checks import LOGITS, SUM, examine
-from streamlens.hooks.capture import decompose
-from streamlens.hooks.clean import Clean, start_run
+from streamlens.hooks.writes.capture import decompose
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import find_position
@@ -30,9 +30,9 @@ from streamlens.models.wiring import Projection
 from streamlens.models.words import describe, in_words
 from streamlens.readouts.attribution import read
 from streamlens.readouts.lens import logit_lens
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 from streamlens.readouts.steps import before_after
-from streamlens.readouts.visibility import visibility
+from streamlens.readouts.visible.visibility import visibility
 from streamlens.studies import Study
 
 #: tokens up to the one that is studied that the lens reads, and how many next tokens it keeps

@@ -12,7 +12,7 @@ from streamlens.errors import InputError
 from streamlens.explorer.state import State
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 _ROWS = 64  # of a saved reader, up to which each is a choice of its own
 

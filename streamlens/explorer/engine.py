@@ -20,7 +20,7 @@ from streamlens.explorer.cache import Recent
 from streamlens.explorer.choice import Choice, choose, saved_choices
 from streamlens.explorer.code import as_python
 from streamlens.explorer.state import State
-from streamlens.hooks.clean import Clean, start_run
+from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode

@@ -18,7 +18,7 @@ from streamlens.ledger import Ledger
 from streamlens.readouts.ablation import AblationLedger
 from streamlens.readouts.attribution import observe, read
 from streamlens.readouts.effects import cosine
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 
 def effects_frame(parts: Sequence[AblationLedger]) -> pd.DataFrame:

@@ -9,9 +9,9 @@ import torch
 
 from streamlens.frames.depth_schemas import DEPTH
 from streamlens.frames.ledgers import attributes, flat, table
-from streamlens.readouts.jacobian import Jacobian, Perturbation
-from streamlens.readouts.scaling import ScaledSteps
-from streamlens.readouts.trajectory import Trajectory
+from streamlens.readouts.depth.jacobian import Jacobian, Perturbation
+from streamlens.readouts.depth.scaling import ScaledSteps
+from streamlens.readouts.depth.trajectory import Trajectory
 from streamlens.sites import Site
 
 _GEOMETRY = (

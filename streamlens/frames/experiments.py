@@ -13,7 +13,7 @@ from streamlens.frames.ablation import token_columns
 from streamlens.frames.ledgers import attributes
 from streamlens.frames.schemas import SCHEMAS
 from streamlens.ledger import Ledger
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 
 def estimates_frame(

@@ -9,8 +9,8 @@ import torch
 
 from streamlens.frames.ledgers import attributes, flat, table
 from streamlens.frames.schemas import SCHEMAS
-from streamlens.readouts.backward import BackwardLedger
-from streamlens.readouts.paths import Paths
+from streamlens.readouts.depth.backward import BackwardLedger
+from streamlens.readouts.depth.paths import Paths
 from streamlens.sites import Site
 
 NAN = float("nan")

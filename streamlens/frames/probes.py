@@ -8,7 +8,7 @@ from torch import Tensor
 
 from streamlens.frames.ledgers import attributes, flat, table
 from streamlens.frames.schemas import SCHEMAS
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 from streamlens.readouts.steps import BeforeAfter
 from streamlens.sites import Site
 

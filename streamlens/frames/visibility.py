@@ -10,9 +10,9 @@ from torch import Tensor
 from streamlens.frames.ledgers import attributes, flat, table
 from streamlens.frames.schemas import ROW, SCHEMAS, TOKEN
 from streamlens.ledger import Ledger
-from streamlens.readouts.overlap import Overlap
-from streamlens.readouts.visibility import Visibility
-from streamlens.readouts.visibility_map import VisibilityMap
+from streamlens.readouts.visible.overlap import Overlap
+from streamlens.readouts.visible.visibility import Visibility
+from streamlens.readouts.visible.visibility_map import VisibilityMap
 
 
 def visibility_frame(seen: Visibility) -> pd.DataFrame:

@@ -16,14 +16,14 @@ from torch import Tensor
 from streamlens import plots
 from streamlens.experiments.ablate import ablate
 from streamlens.experiments.backward import backward as backward_ledger
-from streamlens.hooks.capture import decompose
-from streamlens.hooks.replay import replay
+from streamlens.hooks.runs.replay import replay
+from streamlens.hooks.writes.capture import decompose
 from streamlens.lab.example import Drawing, Example, closes, equal, point
 from streamlens.lab.network import Backward, TokenNetwork, backward, forward
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.load import load
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 START = (2.0, 1.0)
 ONE = ((0.0, 0.0), (1.0, 0.0))

@@ -21,7 +21,7 @@ from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 from streamlens.notebook import ROWS, summary_html
 from streamlens.readouts.effects import Effects, effects, kl_divergence
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,7 @@ from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 from streamlens.notebook import ROWS, summary_html
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 from streamlens.sites import Site
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from torch import Tensor
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 from streamlens.readouts.attribution import observe, project, softcap
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 from streamlens.sites import Site
 
 if TYPE_CHECKING:

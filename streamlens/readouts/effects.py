@@ -27,7 +27,7 @@ from streamlens.carries import Add, transport
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 from streamlens.readouts.attribution import observe, project, softcap
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 
 #: a change of a logit from which its exponential is not taken in float32 any more
 FAR = 60.0

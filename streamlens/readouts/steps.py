@@ -15,7 +15,7 @@ from torch import Tensor
 
 from streamlens.ledger import Ledger
 from streamlens.readouts.attribution import read
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 from streamlens.sites import Site
 
 if TYPE_CHECKING:

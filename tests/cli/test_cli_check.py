@@ -97,7 +97,7 @@ def test_a_middle_that_is_wrong_fails_though_the_end_is_right(tiny) -> None:
 
 
 def test_a_hook_left_behind_is_seen(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamlens.hooks import capture
+    from streamlens.hooks.writes import capture
 
     decompose = capture.decompose
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlens.readouts.reader import Reader
+from streamlens.readouts.readers.reader import Reader
 from streamlens.sentences import bank_senses
 
 pytestmark = pytest.mark.model

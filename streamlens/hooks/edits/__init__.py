@@ -1,0 +1,1 @@
+"""EDIT: from edits as data to the hooks that make them."""

@@ -1,0 +1,1 @@
+"""GRADIENTS: runs whose graph is kept, and runs that are nudged."""

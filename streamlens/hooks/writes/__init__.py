@@ -1,0 +1,1 @@
+"""CAPTURE: the writes of a run without edits, in the parts that were asked for."""

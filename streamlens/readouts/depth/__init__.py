@@ -1,0 +1,1 @@
+"""What was measured along the depth: gradients, paths, Jacobians, the trajectory."""

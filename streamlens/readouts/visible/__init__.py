@@ -1,0 +1,1 @@
+"""What a reader can see of the stream, and what it cannot."""
