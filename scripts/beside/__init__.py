@@ -1,0 +1,1 @@
+"""One model seen three ways: by hand in float64, with streamlens, with transformer-lens."""
