@@ -25,7 +25,8 @@ def folder(tmp_path_factory) -> Path:
 def bench(folder: Path, *arguments: str) -> tuple[str, dict]:
     """What a table prints, and what it writes."""
     out = folder.parent / f"{arguments[0]}.json"
-    command = [sys.executable, str(SCRIPT), *arguments, "--model", str(folder), "--threads", "1", "--json", str(out)]
+    given = ["--peers", "", "--threads", "1", "--json", str(out)]
+    command = [sys.executable, str(SCRIPT), *arguments, "--model", str(folder), *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ})
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(out.read_text())
@@ -51,11 +52,60 @@ def test_capture(folder):
     assert str(folder) not in printed + json.dumps(written)
 
 
+def test_dla(folder):
+    printed, written = bench(folder, "dla", "--tokens", "4", "--rounds", "1")
+    assert [row["what"].partition(" ")[0] for row in written["rows"]] == [
+        "bare",
+        *["streamlens"] * 3,
+        "transformer-lens",
+        "the",  # same with gradients on
+        "transformer-lens",
+    ]
+    held = [row for row in written["rows"] if "target" in row]
+    assert [row["what"] for row in held] == ["transformer-lens cache, decompose_resid, logit_attrs"]
+    assert held[0]["faster"]["median"] > 0
+    assert held[0]["met"] == (held[0]["faster"]["median"] >= 1.8)
+    assert "| 1.8 " in printed
+
+
+def test_scaling(folder):
+    _, written = bench(folder, "scaling", "--longest", "32", "--rounds", "1")
+    exponents = {(row["of"], row["what"]) for row in written["rows"] if "exponent" in row}
+    assert {what for _, what in exponents} == {"bare forward", "streamlens.decompose", "streamlens.sweep"}
+    assert len(exponents) == 8  # two cases in each of four series
+    assert [row["number"] for row in written["rows"] if row["of"] == "tokens"] == [10, 32] * 2
+
+
+def test_the_exponent_of_a_power_is_its_power():
+    sys.path.insert(0, str(SCRIPT.parent))
+    from benchmarks.scaling import exponent
+    from benchmarks.timing import Times
+
+    numbers = [1, 2, 4, 8]
+    assert exponent(numbers, [Times(wall=[3.0 * n**2]) for n in numbers]) == pytest.approx(2)
+    assert exponent(numbers, [Times(wall=[w]) for w in (9.0, 9.0, 4.0, 8.0)]) == pytest.approx(1)  # the upper half
+
+
+def test_a_peer_that_is_not_there_says_so(folder):
+    """The worker's own words come through; nothing is skipped in silence."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    from benchmarks.peers import Peer, PeerError
+
+    with Peer("nnsight", Path(sys.executable), threads=1) as peer, pytest.raises(PeerError, match="No module named"):
+        peer.load(str(folder))
+    environment = {**os.environ, "STREAMLENS_PEERS": str(folder / "nowhere")}
+    command = [sys.executable, str(SCRIPT), "capture", "--model", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 1
+    assert "scripts/peers.sh" in done.stderr
+
+
 @LINUX
 def test_memory(folder):
     printed, written = bench(folder, "memory", "--tokens", "8")
     ways = ["bare forward", "decompose", "decompose keep_logits=False", "decompose positions=[-1]"]
-    assert [row["what"] for row in written["rows"]] == [*ways, "transformer-lens run_with_cache"]
+    lens = ["transformer-lens run_with_cache", "transformer-lens, with attribution"]
+    assert [row["what"] for row in written["rows"]] == [*ways, "decompose, with attribution", *lens]
     for row in written["rows"]:
         assert row["what"] in printed
         assert "not_measured" in row or row["peak"] >= 0

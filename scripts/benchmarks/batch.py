@@ -83,6 +83,11 @@ def measure(handle: Any, prompts: int, memory: Sequence[int]) -> list[dict[str, 
     return rows + [_peak(handle, count, budget) for budget in (FILLED, settings.memory) for count in memory]
 
 
+def measured(row: dict[str, Any]) -> str:
+    """The figure that is held to the target."""
+    return f"{row['throughput_whole']:.3f} of its throughput"
+
+
 def cells(row: dict[str, Any]) -> list[str]:
     """One row of the printed table."""
     rate = f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else ""

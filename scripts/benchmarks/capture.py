@@ -1,15 +1,20 @@
-"""What taking the stream apart costs: a bare forward, `decompose`, and transformer-lens' cache, side by side."""
+"""What taking the stream apart costs: a bare forward, `decompose`, and the peers' ways to the same tensors.
 
-from collections.abc import Sequence
+nnsight saves references to the outputs of all sublayers; interpkit's `decompose` keeps one position. Neither proves
+that its parts are the stream, as ours does within its figure.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 import streamlens
-from benchmarks.subject import SENTENCE, bridge_of, prompt_ids
+from benchmarks.peers import Peer, PeerCase
+from benchmarks.subject import SENTENCE, bridge_of, final_tap, prompt_ids
 from benchmarks.table import spread
-from benchmarks.timing import Case, Spread, in_turns
+from benchmarks.timing import Case, Spread, Timed, in_turns
 
 BARE, OURS, TEXT, THEIRS = (
     "bare forward",
@@ -30,13 +35,13 @@ def default_rounds(tokens: int) -> int:
     return min(60, max(12, 4000 // tokens))
 
 
-def measure(handle: Any, lengths: Sequence[int], rounds: int | None) -> list[dict[str, Any]]:
+def measure(handle: Any, lengths: Sequence[int], rounds: int | None, peers: Mapping[str, Peer]) -> list[dict[str, Any]]:
     """One row per length and case."""
     bridge, reason = bridge_of(handle)
     rows = []
     for tokens in lengths:
         count = rounds or default_rounds(tokens)
-        cases = _cases(handle, bridge, tokens)
+        cases = _cases(handle, bridge, tokens, peers)
         times = in_turns(cases, rounds=count)
         for case in cases:
             wall, cpu = times[case.name].over(times[BARE])
@@ -59,6 +64,11 @@ def measure(handle: Any, lengths: Sequence[int], rounds: int | None) -> list[dic
     return rows
 
 
+def measured(row: dict[str, Any]) -> str:
+    """The figure that is held to the target."""
+    return f"{spread(Spread(**row['ratio']))} x bare"
+
+
 def cells(row: dict[str, Any]) -> list[str]:
     """One row of the printed table."""
     if "not_measured" in row:
@@ -69,7 +79,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [str(row["tokens"]), row["what"], spread(milliseconds, 1), spread(ratio), spread(cpu), fastest, *goal]
 
 
-def _cases(handle: Any, bridge: Any, tokens: int) -> list[Case]:
+def _cases(handle: Any, bridge: Any, tokens: int, peers: Mapping[str, Peer]) -> list[Timed]:
     ids = prompt_ids(handle, tokens)
 
     def bare() -> Any:
@@ -80,7 +90,14 @@ def _cases(handle: Any, bridge: Any, tokens: int) -> list[Case]:
         with torch.inference_mode():
             return bridge.run_with_cache(ids)
 
-    cases = [Case(BARE, bare), Case(OURS, lambda: streamlens.decompose(handle, ids))]
+    cases: list[Timed] = [Case(BARE, bare), Case(OURS, lambda: streamlens.decompose(handle, ids))]
     if handle.tokenizer is not None and len(handle.tokenizer(SENTENCE)["input_ids"]) == tokens:
         cases.append(Case(TEXT, lambda: streamlens.decompose(handle, SENTENCE)))
-    return cases if bridge is None else [*cases, Case(THEIRS, cached)]
+    if bridge is not None:
+        cases.append(Case(THEIRS, cached))
+    if "nnsight" in peers:
+        options = {"ids": ids.tolist(), "final": final_tap(handle)}
+        cases.append(PeerCase("nnsight trace of all sublayers", peers["nnsight"], "trace", options))
+    if "interpkit" in peers:
+        cases.append(PeerCase("interpkit decompose", peers["interpkit"], "decompose", {"ids": ids.tolist()}))
+    return cases

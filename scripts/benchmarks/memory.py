@@ -1,14 +1,17 @@
-"""How much memory a capture takes at its peak, each way in a process of its own.
+"""How much memory a capture, and the attribution of a logit difference after it, takes at its peak.
+
+Every way has a process of its own.
 
 1. The child loads the model, makes the call once on a few tokens, and resets the kernel's record of its peak.
 2. The call runs once. `peak` is that record minus what was resident before; `kept` is what is resident afterwards,
    while the result is held.
 3. Beside it stands what the tensors that were asked for take: the writes and the logits at the kept positions.
+4. "with attribution" goes on to what every write gives a logit difference, as `dla.py` has it.
 """
 
 import gc
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,9 @@ from typing import Any
 import torch
 
 import streamlens
-from benchmarks.subject import bridge_of, prompt_ids, setting
+from benchmarks import dla
+from benchmarks.peers import Peer, PeerError, environment
+from benchmarks.subject import bridge_of, folder_of, prompt_ids
 from benchmarks.table import mebibytes
 
 BARE, THEIRS = "bare forward", "transformer-lens run_with_cache"
@@ -26,37 +31,59 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "decompose keep_logits=False": {"keep_logits": False},
     "decompose positions=[-1]": {"positions": [-1]},
 }
-WAYS = (BARE, *OPTIONS, THEIRS)
-COLUMNS = ("tokens", "what", "peak MiB", "kept MiB", "writes MiB", "logits MiB")
+OURS_DLA, THEIRS_DLA = "decompose, with attribution", "transformer-lens, with attribution"
+#: peers in an environment of their own: the case of `peer_env`, by the name of its row
+PEERS = {"nnsight trace, with attribution": "nnsight", "interpkit decompose, dla": "interpkit"}
+WAYS = (BARE, *OPTIONS, OURS_DLA, THEIRS, THEIRS_DLA)
+COLUMNS = ("tokens", "what", "peak MiB", "kept MiB", "writes MiB", "logits MiB", "times less, ours", "target", "met")
 WARM_TOKENS = 4
+#: so many times less than transformer-lens, with attribution, at the length for which that is promised
+TARGET, TARGET_TOKENS = 10, 512
 
 
-def measure(model: str, dtype: str, tokens: int, threads: int | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The setting, and one row per way; every row from a fresh process, one at a time."""
-    noted: dict[str, Any] = {}
+def measure(model: str, dtype: str, lengths: Sequence[int], peers: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per length and way; every row from a fresh process, one at a time."""
     rows = []
-    for what in WAYS:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-            noted, row = fresh.submit(_one, what, model, dtype, tokens, threads).result()
-        rows.append(row)
-    return noted, rows
+    for tokens in lengths:
+        new = []
+        for what in [*WAYS, *(what for what, peer in PEERS.items() if peer in peers)]:
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+                row = fresh.submit(_one, what, model, dtype, tokens, torch.get_num_threads()).result()
+            new.append(row)
+        ours = next(row["peak"] for row in new if row["what"] == OURS_DLA)
+        for row in new:
+            if row["what"] in (THEIRS_DLA, *PEERS) and "peak" in row and ours:
+                row["less"] = row["peak"] / ours
+            if row["what"] == THEIRS_DLA and tokens == TARGET_TOKENS and "less" in row:
+                row |= {"target": TARGET, "met": row["less"] >= TARGET}
+        rows += new
+    return rows
+
+
+def measured(row: dict[str, Any]) -> str:
+    """The figure that is held to the target."""
+    return f"{row['less']:.1f} times less"
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """One row of the printed table."""
     if "not_measured" in row:
-        return [str(row["tokens"]), row["what"], "not measured", "", "", row["not_measured"]]
-    return [str(row["tokens"]), row["what"], *(mebibytes(row[name]) for name in ("peak", "kept", "writes", "logits"))]
+        return [str(row["tokens"]), row["what"], "not measured", "", "", "", "", "", row["not_measured"]]
+    sizes = [mebibytes(row.get(name)) for name in ("peak", "kept", "writes", "logits")]
+    less = f"{row['less']:.1f}" if "less" in row else ""
+    goal = [f"{row['target']:g}", "yes" if row["met"] else "NO"] if "target" in row else ["", ""]
+    return [str(row["tokens"]), row["what"], *sizes, less, *goal]
 
 
-def _one(what: str, model: str, dtype: str, tokens: int, threads: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    if threads:
-        torch.set_num_threads(threads)
+def _one(what: str, model: str, dtype: str, tokens: int, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
     handle = streamlens.load(model, dtype=dtype)
     row: dict[str, Any] = {"tokens": tokens, "what": what}
+    if what in PEERS:
+        return row | _peer(handle, PEERS[what], dtype, tokens)
     call, reason = _call(handle, what)
     if call is None:
-        return setting(handle), row | {"not_measured": reason}
+        return row | {"not_measured": reason}
     call(WARM_TOKENS)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
@@ -66,20 +93,36 @@ def _one(what: str, model: str, dtype: str, tokens: int, threads: int | None) ->
     gc.collect()
     kept = resident("VmRSS") - before
     del result
-    return setting(handle), row | {"peak": peak, "kept": kept, **_asked(handle, what, tokens)}
+    return row | {"peak": peak, "kept": kept, **_asked(handle, what, tokens)}
+
+
+def _peer(handle: Any, name: str, dtype: str, tokens: int) -> dict[str, Any]:
+    first, second = dla.TOKENS
+    more = {**dla.nnsight_names(handle), "token": first, "against": second} if name == "nnsight" else {"token": first}
+    warm, ids = ({"ids": prompt_ids(handle, count).tolist(), **more} for count in (WARM_TOKENS, tokens))
+    with Peer(name, environment(), torch.get_num_threads()) as peer:
+        try:
+            peer.load(folder_of(handle), dtype)
+            return peer.ask("peak", case="attribution", warm=warm, **ids)
+        except PeerError as error:
+            return {"not_measured": str(error)}
 
 
 def _call(handle: Any, what: str) -> tuple[Callable[[int], Any] | None, str]:
     if what in OPTIONS:
         return lambda tokens: streamlens.decompose(handle, prompt_ids(handle, tokens), **OPTIONS[what]), ""
-    bridge, reason = bridge_of(handle) if what == THEIRS else (None, "")
-    if what == THEIRS and bridge is None:
+    if what == OURS_DLA:
+        return lambda tokens: dla.ours(handle, prompt_ids(handle, tokens)), ""
+    bridge, reason = (None, "") if what == BARE else bridge_of(handle)
+    if what != BARE and bridge is None:
         return None, reason
 
     def run(tokens: int) -> Any:
         ids = prompt_ids(handle, tokens)
         with torch.inference_mode():
-            return handle.model(input_ids=ids, use_cache=False) if what == BARE else bridge.run_with_cache(ids)
+            if what == BARE:
+                return handle.model(input_ids=ids, use_cache=False)
+            return bridge.run_with_cache(ids) if what == THEIRS else dla.lens(bridge, ids)
 
     return run, ""
 

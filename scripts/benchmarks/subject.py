@@ -10,6 +10,7 @@ from torch import Tensor
 
 import streamlens
 from streamlens.errors import StreamlensError
+from streamlens.models.store import model_folder
 
 SENTENCE = "After crossing the river, she rested on the bank"
 
@@ -29,6 +30,17 @@ def bridge_of(handle: Any) -> tuple[Any, str]:
         return handle.bridge(), ""
     except StreamlensError as error:
         return None, str(error).splitlines()[0]
+
+
+def folder_of(handle: Any) -> str:
+    """Where the model's files are."""
+    return handle.name if os.path.isdir(handle.name) else str(model_folder(handle.name))
+
+
+def final_tap(handle: Any) -> list[str]:
+    """The module at which the stream ends, and whether it is its "input" or its "output"."""
+    tap = handle.wiring.final
+    return [tap.module, tap.side]
 
 
 def setting(handle: Any) -> dict[str, Any]:

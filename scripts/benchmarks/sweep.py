@@ -5,33 +5,52 @@
 2. In every round a bare forward, the sweep and the loop take turns; ratios are taken within the round.
 3. One run of the loop costs the same whichever branch it switches off, so of a long loop an even share may be timed and
    multiplied. The column `timed` says how many of how many runs that was; `--share 1` times them all.
-4. Peak memory is measured in a process of its own each, as in `memory.py`.
+4. nnsight sets the same outputs to zero, one trace each; interpkit can only switch a whole module off everywhere, and
+   runs the clean prompt again each time.
+5. Peak memory is measured in a process of its own each, as in `memory.py`.
 """
 
 import gc
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 import streamlens
 from benchmarks.memory import resident
+from benchmarks.peers import Peer, PeerCase
 from benchmarks.subject import bridge_of, prompt_ids
 from benchmarks.table import mebibytes, spread
-from benchmarks.timing import Case, Spread, in_turns
+from benchmarks.timing import Case, Spread, Timed, in_turns
+from streamlens.models.wiring import Projection
 
 BARE, OURS, THEIRS = (
     "bare forward",
     "streamlens.sweep with effects and responses",
     "transformer-lens run_with_hooks loop",
 )
-COLUMNS = ("sweep", "tokens", "what", "ms", "x bare", "times faster", "timed", "target", "met", "peak MiB")
+COLUMNS = (
+    "sweep",
+    "tokens",
+    "what",
+    "ms",
+    "x bare",
+    "ours times faster",
+    "timed",
+    "target",
+    "met",
+    "peak MiB",
+)
+
+
+#: layer, "attn" or "mlp", and the head if it is one
+Branch: TypeAlias = tuple[int, str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,44 +83,54 @@ PARTS = (
 )
 
 
-def measure(handle: Any, parts: Sequence[Part], rounds: int, share: int, dtype: str) -> list[dict[str, Any]]:
+def measure(
+    handle: Any, parts: Sequence[Part], rounds: int, share: int, dtype: str, peers: Mapping[str, Peer]
+) -> list[dict[str, Any]]:
     """One row per part and case."""
     bridge, reason = bridge_of(handle)
     rows = []
     for part in parts:
-        hooks = _hooks(handle, part)[::share]
-        count = len(_hooks(handle, part))
-        cases = [Case(BARE, _bare(handle, part)), Case(OURS, _ours(handle, part))]
+        branches = _branches(handle, part)
+        timed = branches[::share]
+        cases: list[Timed] = [Case(BARE, _bare(handle, part)), Case(OURS, _ours(handle, part))]
         if bridge is not None:
-            cases.append(Case(THEIRS, _theirs(handle, bridge, part, hooks)))
+            cases.append(Case(THEIRS, _theirs(handle, bridge, part, timed)))
+        others = _peers(handle, part, timed, peers)
+        loops = {THEIRS, *(case.name for case in others)}
+        cases += others
         times = in_turns(cases, rounds=rounds, warmup=1)
-        peaks = {case.name: _peak(handle.name, dtype, part, case.name) for case in cases}
         for case in cases:
-            scale = count / len(hooks) if case.name == THEIRS else 1.0
-            wall = [scale * t for t in times[case.name].wall]
+            loop = case.name in loops
+            wall = [len(branches) / len(timed) * t if loop else t for t in times[case.name].wall]
             row: dict[str, Any] = {
-                "sweep": f"{count} {part.name}",
+                "sweep": f"{len(branches)} {part.name}",
                 "tokens": part.tokens,
                 "what": case.name,
                 "rounds": rounds,
-                "timed": f"{len(hooks)} of {count}" if case.name == THEIRS else "all",
+                "timed": f"{len(timed)} of {len(branches)}" if loop else "all",
                 "milliseconds": asdict(Spread.of([1e3 * t for t in wall])),
                 "ratio": asdict(Spread.of([a / b for a, b in zip(wall, times[BARE].wall, strict=True)])),
-                "peak": peaks[case.name],
             }
-            if case.name == OURS and bridge is not None:
-                theirs = [t * count / len(hooks) for t in times[THEIRS].wall]
-                faster = Spread.of([b / a for a, b in zip(wall, theirs, strict=True)])
-                cheap = part.bare is None or row["ratio"]["median"] <= part.bare
-                row |= {
-                    "faster": asdict(faster),
-                    "target": {"faster": part.faster, "bare": part.bare},
-                    "met": faster.median >= part.faster and cheap,
-                }
+            if isinstance(case, Case):
+                row["peak"] = _peak(handle.name, dtype, part, case.name)
+            if loop:
+                faster = Spread.of([a / b for a, b in zip(wall, times[OURS].wall, strict=True)])
+                row["faster"] = asdict(faster)
+            if case.name == THEIRS:
+                row |= {"target": f"{part.faster:g} times", "met": row["faster"]["median"] >= part.faster}
+            if case.name == OURS and part.bare is not None:
+                row |= {"target": f"{part.bare:g} bare", "met": row["ratio"]["median"] <= part.bare}
             rows.append(row)
         if bridge is None:
             rows.append({"sweep": part.name, "tokens": part.tokens, "what": THEIRS, "not_measured": reason})
     return rows
+
+
+def measured(row: dict[str, Any]) -> str:
+    """The figure that is held to the target."""
+    if row["what"] == OURS:
+        return f"{spread(Spread(**row['ratio']), 2)} x bare"
+    return f"{spread(Spread(**row['faster']), 1)} times faster"
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -111,14 +140,8 @@ def cells(row: dict[str, Any]) -> list[str]:
         return [*head, "not measured", "", "", "", "", row["not_measured"], ""]
     times = [spread(Spread(**row["milliseconds"]), 0), spread(Spread(**row["ratio"]), 2)]
     faster = spread(Spread(**row["faster"]), 1) if "faster" in row else ""
-    goal = ["", ""]
-    if "target" in row:
-        bare = row["target"]["bare"]
-        goal = [
-            f"{row['target']['faster']:g} times" + (f", {bare:g} bare" if bare else ""),
-            "yes" if row["met"] else "NO",
-        ]
-    return [*head, *times, faster, row["timed"], *goal, mebibytes(row["peak"])]
+    goal = [row["target"], "yes" if row["met"] else "NO"] if "target" in row else ["", ""]
+    return [*head, *times, faster, row["timed"], *goal, mebibytes(row.get("peak"))]
 
 
 def _bare(handle: Any, part: Part) -> Callable[[], Any]:
@@ -142,7 +165,7 @@ def _ours(handle: Any, part: Part) -> Callable[[], Any]:
     return run
 
 
-def _theirs(handle: Any, bridge: Any, part: Part, hooks: Sequence[tuple[str, int | None]]) -> Callable[[], Any]:
+def _theirs(handle: Any, bridge: Any, part: Part, branches: Sequence[Branch]) -> Callable[[], Any]:
     ids = prompt_ids(handle, part.tokens)
     where = slice(None) if part.everywhere else slice(-1, None)
 
@@ -150,27 +173,52 @@ def _theirs(handle: Any, bridge: Any, part: Part, hooks: Sequence[tuple[str, int
         value[(slice(None), where) if head is None else (slice(None), where, head)] = 0.0
         return value
 
+    def name(layer: int, kind: str, head: int | None) -> str:
+        return f"blocks.{layer}.hook_{kind}_out" if head is None else f"blocks.{layer}.attn.hook_z"
+
     def run() -> Any:
         with torch.inference_mode():
             return [
-                bridge.run_with_hooks(ids, fwd_hooks=[(name, partial(zero, head=head))])[:, -1].clone()
-                for name, head in hooks
+                bridge.run_with_hooks(ids, fwd_hooks=[(name(*branch), partial(zero, head=branch[2]))])[:, -1].clone()
+                for branch in branches
             ]
 
     return run
 
 
-def _hooks(handle: Any, part: Part) -> list[tuple[str, int | None]]:
-    """transformer-lens' names of what is switched off, in the sweep's order."""
-    names: list[tuple[str, int | None]] = []
+def _peers(handle: Any, part: Part, branches: Sequence[Branch], peers: Mapping[str, Peer]) -> list[Timed]:
+    options = {
+        "ids": prompt_ids(handle, part.tokens).tolist(),
+        "sites": branches,
+        "everywhere": part.everywhere,
+        "width": _head_width(handle) if part.over == "heads" else 0,
+    }
+    cases: list[Timed] = []
+    if "nnsight" in peers:
+        cases.append(PeerCase("nnsight loop of traces", peers["nnsight"], "ablate", options))
+    if "interpkit" in peers and part.everywhere:
+        cases.append(PeerCase("interpkit ablate loop", peers["interpkit"], "ablate", options))
+    return cases
+
+
+def _head_width(handle: Any) -> int:
+    """Columns of attention's output projection that one head hands it; the same in every layer."""
+    makers = handle.projections(handle.wiring.stream).values()
+    (width,) = {maker.width // maker.heads for maker in makers if isinstance(maker, Projection) and maker.heads}
+    return width
+
+
+def _branches(handle: Any, part: Part) -> list[Branch]:
+    """What is switched off, in the sweep's order."""
+    branches: list[Branch] = []
     makers = handle.projections(handle.wiring.stream)
     for row, write in enumerate(handle.wiring.writes):
         site = write.site
         if part.over == "sublayers" and site.kind in ("attn", "mlp"):
-            names.append((f"blocks.{site.layer}.hook_{site.kind}_out", None))
+            branches.append((site.layer, site.kind, None))
         if part.over == "heads" and site.kind == "attn":
-            names += [(f"blocks.{site.layer}.attn.hook_z", head) for head in range(makers[row].heads)]
-    return names
+            branches += [(site.layer, site.kind, head) for head in range(makers[row].heads)]
+    return branches
 
 
 def _peak(model: str, dtype: str, part: Part, what: str) -> int:
@@ -184,7 +232,7 @@ def _peak_here(model: str, dtype: str, part: Part, what: str, threads: int) -> i
     handle = streamlens.load(model, dtype=dtype)
     if what == THEIRS:
         bridge, _ = bridge_of(handle)
-        call = _theirs(handle, bridge, part, _hooks(handle, part)[:2])
+        call = _theirs(handle, bridge, part, _branches(handle, part)[:2])
     else:
         call = {BARE: _bare, OURS: _ours}[what](handle, part)
     _bare(handle, Part(name="", over="", tokens=4, faster=0))()

@@ -12,15 +12,37 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+
+class Timed(Protocol):
+    """One thing to time, here or in another process."""
+
+    @property
+    def name(self) -> str: ...
+
+    def once(self) -> None: ...
+
+    def timed(self) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time: a call without arguments."""
+    """One thing to time in this process: a call without arguments."""
 
     name: str
     call: Callable[[], Any]
+
+    def once(self) -> None:
+        self.call()
+
+    def timed(self) -> tuple[float, float]:
+        """Wall and processor time of one call, in seconds; what it returns is freed outside the clock."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        result = self.call()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        del result
+        return wall, cpu
 
 
 @dataclass(frozen=True)
@@ -58,7 +80,7 @@ class Times:
         return min(self.wall) / min(base.wall)
 
 
-def in_turns(cases: Sequence[Case], *, rounds: int, warmup: int = 2) -> dict[str, Times]:
+def in_turns(cases: Sequence[Timed], *, rounds: int, warmup: int = 2) -> dict[str, Times]:
     """Times every case `rounds` times, taking turns; the first in a round moves on by one each round.
 
     Args:
@@ -68,7 +90,7 @@ def in_turns(cases: Sequence[Case], *, rounds: int, warmup: int = 2) -> dict[str
     """
     for case in cases:
         for _ in range(warmup):
-            case.call()
+            case.once()
     times = {case.name: Times() for case in cases}
     gc.collect()
     gc.freeze()  # the model's own objects are not looked through again between the turns
@@ -77,7 +99,7 @@ def in_turns(cases: Sequence[Case], *, rounds: int, warmup: int = 2) -> dict[str
         for number in range(rounds):
             first = number % len(cases)
             for case in [*cases[first:], *cases[:first]]:
-                wall, cpu = _timed(case.call)
+                wall, cpu = case.timed()
                 times[case.name].wall.append(wall)
                 times[case.name].cpu.append(cpu)
                 gc.collect()
@@ -85,11 +107,3 @@ def in_turns(cases: Sequence[Case], *, rounds: int, warmup: int = 2) -> dict[str
         gc.enable()
         gc.unfreeze()
     return times
-
-
-def _timed(call: Callable[[], Any]) -> tuple[float, float]:
-    cpu, wall = time.process_time(), time.perf_counter()
-    result = call()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    del result
-    return wall, cpu

@@ -18,6 +18,9 @@ from streamlens.models.explain import LOOSE, snap
 from streamlens.models.norms import identify_norm, weight_matrix
 from streamlens.models.wiring import Head, Norm, Tap
 
+#: rows of an unembedding that are made float64 at a time, so that they stay in the processor's cache
+ROWS = 1024
+
 
 def find_final_norm(
     modules: Mapping[str, nn.Module], after: Sequence[Event], stream: Tensor
@@ -107,7 +110,8 @@ def is_affine(module: nn.Module, event: Event) -> bool:
         return False
     if event.inputs[0].numel() * matrix.shape[0] != event.output.numel() * matrix.shape[1]:
         return False
-    value = event.inputs[0].double() @ matrix.double().T
+    read = event.inputs[0].double()
+    value = torch.cat([read @ rows.double().T for rows in matrix.split(ROWS)], dim=-1)
     bias: Any = getattr(module, "bias", None)
     value = value + bias.detach().double() if isinstance(bias, Tensor) else value
     return _close(value.reshape(event.output.shape), event.output)  # routers hand on flattened tokens
