@@ -1,6 +1,7 @@
 """What every test runs under, and the one real model they share."""
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -17,6 +18,17 @@ install_import_hook("streamlens", "beartype.beartype")
 # The same examples on every run, and no deadline: the machine is shared, so a slow example is not a bug.
 hypothesis.settings.register_profile("streamlens", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("streamlens")
+
+
+@pytest.fixture(scope="module")
+def quiet_transformers() -> Iterator[None]:
+    """Some architectures tell at every call that a faster kernel is missing."""
+    import transformers
+
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,7 @@
 """Every architecture of the zoo whose books close has a backward ledger that closes, in float32 and in float64."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import transformers
 
 import streamlens
 import zoo
@@ -13,6 +10,8 @@ from streamlens.errors import StreamlensError
 from streamlens.hooks.gradients.wide import wide
 from streamlens.models.handle import ModelHandle
 from zoo_books import streams
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 #: the norm in front of several branches computes in float32 whatever the model does. Backwards autograd sums what comes
 #: through the branches and rounds once, one branch after another rounds each: the two differ by a rounding
@@ -37,15 +36,6 @@ CLOSES = {torch.float32: 1e-5, torch.float64: 1e-12}
 CLOSES_ROUNDED = 1e-6
 
 STREAMS = [(entry.name, stream) for entry in zoo.ENTRIES for stream in streams(entry)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    """Some architectures tell at every call that a faster kernel is missing."""
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
 
 
 def loaded(name: str, dtype: torch.dtype) -> ModelHandle:

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 import streamlens
@@ -49,16 +48,7 @@ SEES_PADDING = {"deepseek_v32"}
 PROMPTS = [[11, 12, 13, 14, 15, 16, 17], [21, 22, 23], [31, 32, 33, 34, 35]]
 PAD = 0
 
-pytestmark = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    """Some architectures tell at every call that a faster kernel is missing."""
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("quiet_transformers")]
 
 
 @cache

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 import zoo_books
 from closeness import relative
 from streamlens.models.wiring import Experts, Projection, Read, Reads
-from test_zoo_closure import CLOSES, CLOSING, LABELLED
+from zoo_expected import CLOSES, CLOSING, LABELLED
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 LATENT = "a norm and a second matrix stand between (latent attention)"
 #: attention without one linear map behind its queries, keys or values: what is missing, and why
@@ -61,14 +62,6 @@ MIXED = {
     "albert": "all blocks share their matrices",
     "convbert": "half of what the projection reads are heads, half a convolution",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
 
 
 class Case(zoo_books.Books):

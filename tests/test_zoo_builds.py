@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,6 +9,8 @@ import transformers
 from torch import nn
 
 from zoo import ENTRIES, SKIPPED, Entry, build, inputs, off_default
+
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 KINDS = {"decoder", "encoder", "encoder-decoder"}
 WIRINGS = {
@@ -28,15 +29,6 @@ WIRINGS = {
     "stream-scale",
     "several-streams",
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Some architectures tell at every call that a faster kernel is missing."""
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(before)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
