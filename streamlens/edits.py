@@ -14,7 +14,9 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from streamlens.arguments import check_fields, typed
 from streamlens.errors import InputError
+from streamlens.positions import index_or_text
 from streamlens.sites import Site
 
 #: method -> what it sets a write to
@@ -72,6 +74,7 @@ class Edit:
     source: int | str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.method not in METHODS:
             raise InputError(f"A method is one of {', '.join(METHODS)}; got {self.method!r}.")
         needed = _NEEDS.get(self.method)
@@ -83,10 +86,17 @@ class Edit:
             raise InputError(f"The method 'scale' takes a finite number; got {self.value}.")
         if self.method == "resample" and not isinstance(self.prompts, str):
             raise InputError("The method 'resample' takes one other prompt.")
+        if "<" in str(self.site):
+            head, _, source = str(self.site).partition("<")
+            raise InputError(
+                f"An edit names its head and the token it takes from apart; got {str(self.site)!r}.",
+                hint=f'Edit("{head}", source={source}), or the text "{self.site}" in place of the edit.',
+            )
         if self.source is not None and self.method not in ("zero", "scale"):
             raise InputError(f"An attention edge is zeroed or scaled; got {self.method!r}.")
 
     @classmethod
+    @typed
     def parse(
         cls,
         text: str,
@@ -142,7 +152,8 @@ def as_edits(edits: "str | Edit | Sequence[str | Edit]") -> list[Edit]:
 
 
 def _token(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"-?\d+", text.strip()) else text
+    found = index_or_text(text.strip())
+    return found if isinstance(found, int) else text
 
 
 def _shown(position: int | str | Sequence[int | str]) -> str:

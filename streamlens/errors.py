@@ -8,6 +8,12 @@
 """
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line; its class where it says nothing."""
+    said = str(error).strip()
+    return said.splitlines()[0] if said else type(error).__name__
+
+
 class StreamlensError(Exception):
     """The base of every error a user can cause.
 

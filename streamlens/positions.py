@@ -4,9 +4,18 @@ An index counts from the start, a negative one from the end; a text has to fit e
 without them.
 """
 
+import re
 from collections.abc import Sequence
 
 from streamlens.errors import InputError
+
+#: no prompt has a billion tokens, and Python refuses to read a number of some thousand digits
+_INDEX = re.compile(r"-?\d{1,9}")
+
+
+def index_or_text(typed: str) -> int | str:
+    """What was typed for a token: up to nine digits are an index, anything else is text."""
+    return int(typed) if _INDEX.fullmatch(typed) else typed
 
 
 def find_position(tokens: Sequence[str], token: str | int) -> int:

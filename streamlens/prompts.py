@@ -12,13 +12,14 @@ Nothing here loads more than the standard library, but for Parquet.
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from streamlens.errors import InputError
+from streamlens.errors import InputError, first_line
 
 #: columns that are taken without being named, the first that is there
 USUAL = ("prompt", "text")
@@ -79,14 +80,14 @@ def checked(text: Any, where: str, others: Mapping[str, Any] | None = None) -> R
 
 def _means_file(argument: str) -> bool:
     """A text that only ends like a file ("He opened notes.txt") is a prompt; a lone name is a file."""
-    return " " not in argument or Path(argument).is_file()
+    return " " not in argument or os.path.isfile(argument)  # which no text is too long for
 
 
 def _bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def _some(where: str, rows: Iterator[Row]) -> Iterator[Row]:
@@ -114,7 +115,10 @@ def _foreign(text: str, where: str) -> BadPrompt | None:
 
 
 def _short(value: Any) -> str:
-    text = "null" if value is None else json.dumps(value, default=str)
+    try:
+        text = "null" if value is None else json.dumps(value, default=str)
+    except RecursionError:  # what could just be read cannot always be written
+        return "a value nested too deeply to show"
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
@@ -189,10 +193,15 @@ def _parquet(raw: bytes, where: str, column: str | None) -> Iterator[Row]:
         file = pyarrow.parquet.ParquetFile(io.BytesIO(raw))
         names = file.schema_arrow.names
         name = names[_index(names, column, where)]
-        simple = [n for n in names if n == name or not pyarrow.types.is_nested(file.schema_arrow.field(n).type)]
+        kinds = zip(names, file.schema_arrow.types, strict=True)
+        simple = [n for n, kind in kinds if n == name or not pyarrow.types.is_nested(kind)]
         batches = [batch.to_pylist() for batch in file.iter_batches(columns=simple)]
+    except InputError:
+        raise
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{where}: not Parquet: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{where}: not Parquet: {first_line(error)}") from error
+    except Exception as error:  # a date in the year 100,000, a text that is no UTF-8
+        raise InputError(f"{where}: holds a value that cannot be read: {first_line(error)}.") from error
     for number, row in enumerate((row for batch in batches for row in batch), 1):
         yield checked(row[name], f"{where}:{number}", row)
 
@@ -201,6 +210,8 @@ def _index(names: Sequence[str], wanted: str | None, where: str) -> int:
     found = _column(names, wanted)
     if isinstance(found, tuple):
         BadPrompt(where, *found).throw()
+    if (times := names.count(found)) > 1:
+        BadPrompt(where, f"{times} columns are called {found!r}.", "Rename all but one.").throw()
     return names.index(found)
 
 

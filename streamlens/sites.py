@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 
 #: the kinds a wiring can name; `branch` is a write that no name or config explains
@@ -30,14 +31,15 @@ KINDS = (
 ROWS = ("rounding", "final_norm.bias", "unembed.bias", "rescale", "softcap")
 
 _LABEL = re.compile(
-    r"(?:L(?P<layer>\d+)\.)?(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d*))?(?P<part>\.norm\.bias|\.bias|\.other)?$"
+    r"(?:L(?P<layer>\d{1,9})\.)?(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d{0,8}))?(?P<part>\.norm\.bias|\.bias|\.other)?$"
 )
 _FINE = re.compile(
-    r"L(?P<layer>\d+)(?:\.(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d*))?\.)?(?P<axis>[HNE])(?P<number>\d+)(?:<(?P<source>\d+))?$"
+    r"L(?P<layer>\d{1,9})(?:\.(?P<kind>[a-z_]+?)(?:_(?P<index>[1-9]\d{0,8}))?\.)?"
+    r"(?P<axis>[HNE])(?P<number>\d{1,9})(?:<(?P<source>\d{1,9}))?$"
 )
 _AXES = {"H": ("head", "attn"), "N": ("neuron", "mlp"), "E": ("expert", "mlp")}
 _TRANSFORMER_LENS = (
-    re.compile(r"(?:blocks\.)?(?P<layer>\d+)(?:\.hook_|_)(?P<kind>attn|mlp)_out$"),
+    re.compile(r"(?:blocks\.)?(?P<layer>\d{1,9})(?:\.hook_|_)(?P<kind>attn|mlp)_out$"),
     re.compile(r"hook_(?P<kind>embed|pos_embed)$"),
 )
 
@@ -104,6 +106,7 @@ class Site:
         return self.label
 
     @classmethod
+    @typed
     def parse(cls, text: str) -> "Site":
         """Reads a label (`L9.attn`, `L9H2`) or a transformer-lens spelling (`9_attn_out`, `hook_embed`).
 

@@ -16,12 +16,18 @@ from typing import Any
 
 import pandas as pd
 
-from streamlens.errors import InputError
+from streamlens.arguments import typed
+from streamlens.errors import InputError, first_line
 
 __all__ = ["Study", "is_study"]
 
 FORMAT = 1
 _META = "study.json"
+_PARTS = {"frames": list, "facts": dict, "provenance": dict}
+_FACTS = {"prompt": str, "reader": dict | None, "position": int}
+_FACTS |= dict.fromkeys(("tokens", "special", "sinks", "checks"), list)
+_FACTS |= dict.fromkeys(("model", "closure", "settings", "missing"), dict)
+_AGAIN = "`streamlens report PROMPT --save FILE` writes one."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,6 +70,7 @@ class Study:
         return target
 
     @classmethod
+    @typed
     def load(cls, path: str | os.PathLike[str]) -> "Study":
         """Reads a file that `save` wrote.
 
@@ -80,20 +87,48 @@ class Study:
 
 def is_study(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a study."""
-    if not zipfile.is_zipfile(path):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _META in archive.namelist()
+    except Exception:  # zipfile has half a dozen errors for what is no archive, or half of one
         return False
-    with zipfile.ZipFile(path) as archive:
-        return _META in archive.namelist()
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     if not path.is_file():
         raise InputError(f"{path}: no such file.")
     if not is_study(path):
-        raise InputError(f"{path}: no study.", hint="`streamlens report PROMPT --save FILE` writes one.")
-    with zipfile.ZipFile(path) as archive:
-        meta = json.loads(archive.read(_META))
-        if meta.get("format") != FORMAT:
-            raise InputError(f"{path}: a study of format {meta.get('format')!r}; this version reads {FORMAT}.")
-        frames = {name: pd.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))) for name in meta["frames"]}
+        raise InputError(f"{path}: no study.", hint=_AGAIN)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            meta = json.loads(archive.read(_META))
+            _require_whole(path, meta)
+            frames = {name: pd.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))) for name in meta["frames"]}
+    except InputError:
+        raise
+    except Exception as error:  # zipfile, zlib, json, Arrow and pandas each have errors of their own for a broken file
+        raise InputError(f"{path}: a study that cannot be read: {first_line(error)}", hint=_AGAIN) from error
     return meta, frames
+
+
+def _require_whole(path: Path, meta: Any) -> None:
+    """What every study says of itself is there, and of its kind."""
+    if not isinstance(meta, dict):
+        raise InputError(f"{path}: no study.", hint=_AGAIN)
+    if meta.get("format") != FORMAT:
+        raise InputError(f"{path}: a study of format {meta.get('format')!r}; this version reads {FORMAT}.")
+    facts = meta.get("facts")
+    places = (meta, _PARTS), (facts if isinstance(facts, dict) else {}, _FACTS)
+    wrong = [name for held, kinds in places for name, kind in kinds.items() if not _is(held.get(name, ...), kind)]
+    if not wrong:
+        count = len(meta["facts"]["tokens"])
+        wrong += ["position"] if not 0 <= meta["facts"]["position"] < count else []
+        wrong += [name for name in ("special", "sinks") if len(meta["facts"][name]) != count]
+        wrong += ["frames"] if "writes" not in meta["frames"] else []
+        wrong += ["model"] if "name" not in meta["facts"]["model"] else []
+    if wrong:
+        raise InputError(f"{path}: a study whose {wrong[0]!r} is missing or of another kind.", hint=_AGAIN)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens import turns
+
 #: rows of a tall matrix that are taken at a time
 AT_ONCE = 8192
 #: d_model from which a factorisation is large enough for several threads
@@ -24,17 +26,18 @@ WIDE = 2048
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch works on one core meanwhile.
+    """Torch works on one core meanwhile. The number of its threads is the process's, so this takes the turn.
 
     The threads of a small factorisation wait for each other longer than they work: on two busy cores the 481 SVDs of
     the default model's readers took 92 s of processor time, on one of them 8 s (measured).
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    with turns.TURN:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def compact(matrix: Float[Tensor, "k d_model"]) -> Float[Tensor, "rows d_model"]:

@@ -8,7 +8,9 @@ import torch
 import streamlens
 import zoo
 from closeness import assert_close, relative
+from edit_bench import words
 from streamlens import Edit, Reader, decompose, replay
+from streamlens.errors import InputError
 from streamlens.sites import Site
 from tiny_tokenizers import wordpiece
 
@@ -182,3 +184,45 @@ class TestProjections:
                 clean = streamlens.read(made.clean, reader).contributions[row]
                 assert_close(effect.direct, -clean, like=torch.float32)
             assert float(effect.closure.max()) < 1e-5
+
+
+class TestWhereAnEditActs:
+    """What random edits over the zoo (`test_edits_over_the_zoo.py`) brought to light."""
+
+    @pytest.mark.parametrize("source", [5, -2, "w5"])
+    def test_cross_attention_takes_from_the_encoders_tokens(self, source):
+        """Seven of them, behind three of the decoder."""
+        model = streamlens.load(zoo.build("bart"), tokenizer=words())
+        given = {"decoder_input_ids": torch.tensor([[7, 8, 9]])}
+        ids = torch.tensor([[10, 11, 12, 13, 14, 5, 16]])
+        edges = decompose(model, ids, level="source", **given)
+        clean = decompose(model, ids, **given)
+        row = row_of(clean, "L1.cross_attn")
+        cut = replay(model, ids, Edit("L1.cross_attn.H2", position=1, source=source), **given).ledger
+        write = clean.added[row, 0, 1]
+        taken = edges.added[edges.labels.index("L1.cross_attn.H2<5"), 0, 1]
+        assert relative(write - taken, write) > 1e-3
+        assert_close(cut.added[row, 0, 1], write - taken, like=torch.float32)
+
+    def test_with_all_frozen_nothing_responds_though_an_edited_write_is_free_elsewhere(self):
+        """L0.attn is edited at token 0; at token 1 it is held like any other write."""
+        model = handle("gpt2")
+        made = streamlens.ablate(model, TEXT, ["embed", "L0.attn@0"], freeze="all")
+        row = made.clean.labels.index("L0.attn")
+        assert_close(made.ablated.added[row, :, 1:], made.clean.added[row, :, 1:])
+        free = streamlens.ablate(model, TEXT, ["embed", "L0.attn@0"])
+        assert relative(free.ablated.added[row, :, 1:], made.clean.added[row, :, 1:]) > 1e-2
+
+    def test_one_edge_named_twice_is_refused(self):
+        model = handle("gpt2")
+        twice = [Edit("L1H2", position=3, source=0), Edit("L1H2", position=3, source=-8)]
+        with pytest.raises(InputError, match=r"^A write is edited once at a token; L1H2<0@3 and L1H2<-8@3 both edit"):
+            replay(model, TEXT, twice)
+
+    @pytest.mark.parametrize("site", ["L1H2<3", Site.parse("L1H2<3")])
+    def test_a_site_with_a_token_in_it_is_no_site_of_an_edit(self, site):
+        with pytest.raises(
+            InputError, match=r"names its head and the token it takes from apart; got 'L1H2<3'"
+        ) as error:
+            Edit(site)
+        assert error.value.hint == 'Edit("L1H2", source=3), or the text "L1H2<3" in place of the edit.'

@@ -4,8 +4,8 @@
 2. A local folder that `datasets` has saved is read from disk; a name is asked of the hub.
 """
 
+import os
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from streamlens.errors import InputError
@@ -19,7 +19,7 @@ def data_set(argument: str, column: str | None) -> list[Prompt | BadPrompt] | No
         InputError: A folder or name that `datasets` cannot read, or without such a column.
     """
     name, _, split = argument.partition(":")
-    folder = Path(name).is_dir()
+    folder = os.path.isdir(name)  # which no text is too long for
     if " " in argument or not (folder or "/" in name):
         return None
     if find_spec("datasets") is None:

@@ -20,6 +20,7 @@ from streamlens.batch.work import Item
 from streamlens.errors import InputError
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import encode
+from streamlens.positions import index_or_text
 from streamlens.prompts import BadPrompt, Prompt
 from streamlens.readouts.readers.reader import Reader
 
@@ -82,7 +83,7 @@ def _item(model: ModelHandle, settings: Settings, limit: int | None, number: int
     token, column = None, settings.token_column
     if column is not None:
         token = row.others.get(column)
-        token = int(token) if isinstance(token, str) and token.removeprefix("-").isdecimal() else token
+        token = index_or_text(token) if isinstance(token, str) else token
         if not isinstance(token, str | int) or isinstance(token, bool) or token == "":
             reason = f"--token-column {column} names a token in every row; here it is {token!r}."
             return Item(number, row.where, row.text, stage="input", reason=reason)

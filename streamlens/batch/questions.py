@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.dataset as ds
 
-from streamlens.batch.results import Results
+from streamlens.arguments import typed
+from streamlens.batch.results import Results, reading
 from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.frames.schemas import SCHEMAS
@@ -27,6 +28,7 @@ KEYS = ["role", "reader", "unit", "component"]
 PLACE = ["layer", "kind", "order"]
 
 
+@typed
 def corpus(results: Results) -> pd.DataFrame:
     """One row per (role, reader, component); columns: `streamlens.frames.SCHEMAS["corpus"]`.
 
@@ -79,8 +81,10 @@ def _sums(results: Results, table: str, keys: list[str], columns: dict[str, str]
     parts = []
     for path in results.files(table):
         where = ~ds.field("component").cast("string").isin(list(ROWS))
-        read = ds.dataset(str(path), format="parquet").to_table(columns=[*keys, *columns.values()], filter=where)
-        frame: Any = read.to_pandas(ignore_metadata=True).rename(columns={old: new for new, old in columns.items()})
+        with reading(results.path, table):
+            read = ds.dataset(str(path), format="parquet").to_table(columns=[*keys, *columns.values()], filter=where)
+            frame: Any = read.to_pandas(ignore_metadata=True)
+        frame = frame.rename(columns={old: new for new, old in columns.items()})
         types = dict.fromkeys(KEYS, "str") | dict.fromkeys(columns, "float64") | {"layer": "Int16"}
         frame = frame.astype({name: kind for name, kind in types.items() if name in frame})
         frame = frame.assign(n=1, xx=frame["x"] ** 2, abs=frame["x"].abs())
@@ -104,6 +108,7 @@ def _pearson(sums: Any) -> Any:
     return (product / scale.where(scale > 0)).where(n > 2)
 
 
+@typed
 def write_report(results: Results, path: str | Path, *, top: int = 20) -> Path:
     """One page: for every role and reader the sublayers that write most along it, and the frame behind them.
 

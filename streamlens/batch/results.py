@@ -5,7 +5,8 @@
 2. A folder can be read while a run writes into it: shards appear whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +16,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from streamlens.arguments import typed
 from streamlens.batch.means import merged
 from streamlens.batch.schemas import schema_of
 from streamlens.batch.store import Folder, parquet_files
-from streamlens.errors import InputError
+from streamlens.errors import InputError, StreamlensError, first_line
 
 #: whole numbers that may be missing stay whole numbers
 _PANDAS: dict[str, Any] = {"ignore_metadata": True, "types_mapper": {pa.int16(): pd.Int16Dtype()}.get}
@@ -74,18 +76,18 @@ class Results:
             where: Only these rows, e.g. `pyarrow.compute.field("component") == "L9.attn"`.
 
         Raises:
-            InputError: No such table.
+            InputError: No such table or column, or a shard that is damaged.
 
         Cost: reads the columns that are asked for, of all shards.
         """
         found: Any
-        if table == "means":
-            found = merged(self.dataset(table).to_table(filter=where).to_pandas(**_PANDAS))
-            found = found if columns is None else found[list(columns)]
-        else:
-            wanted = None if columns is None else list(dict.fromkeys([*columns, "prompt_id"]))
-            read = self.dataset(table).to_table(columns=wanted, filter=where).to_pandas(**_PANDAS)
-            found = _in_order(read.sort_values("prompt_id", kind="stable", ignore_index=True))
+        with reading(self.path, table):
+            if table == "means":
+                found = merged(self.dataset(table).to_table(filter=where).to_pandas(**_PANDAS))
+            else:
+                wanted = None if columns is None else list(dict.fromkeys([*columns, "prompt_id"]))
+                read = self.dataset(table).to_table(columns=wanted, filter=where).to_pandas(**_PANDAS)
+                found = _in_order(read.sort_values("prompt_id", kind="stable", ignore_index=True))
             found = found if columns is None else found[list(columns)]
         found.attrs.update(self.manifest["model"], settings=self.manifest["settings"])
         return found
@@ -104,6 +106,24 @@ class Results:
         return f"Results({self.path}: {said}; {', '.join(self.tables)})"
 
 
+@contextmanager
+def reading(folder: Path, table: str) -> Iterator[None]:
+    """Says in one sentence why a stored table cannot be read.
+
+    Raises:
+        InputError: No such column, or a file that is damaged.
+    """
+    try:
+        yield
+    except StreamlensError:
+        raise
+    except Exception as error:  # Arrow and pandas each have errors of their own for a broken file
+        raise InputError(
+            f"{folder}: the table {table} cannot be read: {first_line(error)}",
+            hint="Where a file is damaged, remove its shard's folder: the same `streamlens run` makes it again.",
+        ) from error
+
+
 def _in_order(frame: Any) -> Any:
     """Components as categories in stream order, as in the frames of one prompt."""
     if "component" in frame and "order" in frame:
@@ -112,6 +132,7 @@ def _in_order(frame: Any) -> Any:
     return frame
 
 
+@typed
 def open_results(folder: str | Path) -> Results:
     """The results in a folder, finished or not.
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from streamlens import __version__
+from streamlens import __version__, arguments
 from streamlens.batch import local
 from streamlens.batch.analyses import chosen, readers_of, tables_of
 from streamlens.batch.plan import Plan, make_plan
 from streamlens.batch.progress import Tally
-from streamlens.batch.results import Results
+from streamlens.batch.results import Results, reading
 from streamlens.batch.schemas import VERSION
 from streamlens.batch.settings import Settings
 from streamlens.batch.shard import Done, Runner, Shard
@@ -34,6 +34,7 @@ ENGINES = ("local", "ray")
 KEEP, FRESH, RETRY = "resume", "fresh", "retry-failed"
 
 
+@arguments.typed
 def run(
     prompts: Prompts,
     folder: str | Path,
@@ -168,8 +169,9 @@ def _left(place: Folder, plan: Plan, *, retry: bool) -> tuple[list[Shard], Tally
         if shard.number not in stored:
             left.append(shard)
             continue
-        table = pq.read_table(place.shard(shard.number) / "prompts.parquet", columns=["stage"])
-        stages = table["stage"].to_pylist()
+        with reading(place.path, "prompts"):
+            table = pq.read_table(place.shard(shard.number) / "prompts.parquet", columns=["stage"])
+            stages = table["stage"].to_pylist()
         if retry and any(stage not in (None, "input") for stage in stages):
             left.append(shard)
             continue

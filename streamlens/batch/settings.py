@@ -150,16 +150,18 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str, *, toml: bool) -> Any:
-    if toml:
-        import tomllib
+    import tomllib
 
-        return tomllib.loads(text)
     import yaml
 
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+        return tomllib.loads(text) if toml else yaml.safe_load(text) or {}
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(error) from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:  # PyYAML on a value that its tag does not fit: "top: !!bool maybe" is a KeyError
+        raise ValueError(f"a value that its tag does not fit ({error})") from error
 
 
 def flag_of(name: str) -> str:
@@ -185,5 +187,7 @@ def _value(value: Any, kind: str, where: str) -> Any:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list | dict):  # which in YAML may hold itself
+        return "a list" if isinstance(value, list) else "a mapping"
     text = json.dumps(value, default=str)
     return text if len(text) <= 40 else f"{text[:39]}…"

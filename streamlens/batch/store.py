@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamlens.batch.schemas import TABLES
 from streamlens.batch.settings import Settings
 from streamlens.batch.shard import Done
 from streamlens.errors import InputError, StreamlensError
@@ -79,10 +80,11 @@ class Folder:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: is no manifest of a batch: {error}.") from error
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise InputError(f"{path}: is no manifest of a batch.")
+        _require_whole(path, found)
         return found
 
     def begin(self, manifest: Mapping[str, Any], settings: Settings, *, fresh: bool) -> None:
@@ -108,7 +110,7 @@ class Folder:
             if there is not None:
                 _require_same(self.path, there["identity"], json.loads(json.dumps(manifest["identity"])))
                 return
-            self._write("settings.yaml", _yaml(settings).encode())
+            self._write("settings.yaml", settings_yaml(settings).encode())
             self._write(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
     def shard(self, number: int) -> Path:
@@ -151,6 +153,19 @@ class Folder:
         _sync(self.path)
 
 
+def _require_whole(path: Path, manifest: Mapping[str, Any]) -> None:
+    """What every manifest says is there, and of its kind."""
+    kinds = {"identity": dict, "model": dict, "settings": dict, "tables": list, "prompts": int, "shards": int}
+    wrong = [name for name, kind in kinds.items() if type(manifest.get(name)) is not kind]
+    if not wrong and not all(isinstance(table, str) and table in TABLES for table in manifest["tables"]):
+        wrong = ["tables"]
+    if wrong:
+        raise InputError(
+            f"{path}: a manifest whose {wrong[0]!r} is missing or of another kind.",
+            hint="Move the folder away and run the batch again.",
+        )
+
+
 def _require_same(path: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     names = dict.fromkeys([*there, *now])
     different = [
@@ -191,10 +206,13 @@ def _disk(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _yaml(settings: Settings) -> str:
+def settings_yaml(settings: Settings) -> str:
+    """The settings as a file for `--config`; legible, unless a text holds what YAML takes for the end of a line."""
     import yaml
 
-    return yaml.safe_dump(settings.to_dict(), sort_keys=False, allow_unicode=True)
+    given = settings.to_dict()
+    legible = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    return legible if yaml.safe_load(legible) == given else yaml.safe_dump(given, sort_keys=False)
 
 
 def parquet_files(folder: Folder, table: str) -> Sequence[Path]:

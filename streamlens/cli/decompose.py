@@ -5,7 +5,6 @@
 3. The entry is printed, or turned into JSON or its frame (`books.py`), or into a page (`page.py`).
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,9 @@ def command(
 
 def position_of(token: str | None) -> str | int | None:
     """`--token` as typed: digits are an index, anything else is text."""
-    return int(token) if token is not None and re.fullmatch(r"-?\d+", token) else token
+    from streamlens.positions import index_or_text
+
+    return None if token is None else index_or_text(token)
 
 
 def require_for(wanted: str | None, against: str | None) -> None:

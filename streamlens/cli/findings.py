@@ -115,7 +115,7 @@ def _model(spec: ModelSpec, free: int) -> Finding:
         state: State = "broken" if short and spec.name == DEFAULT_MODEL else "note"
         return Finding(state=state, what=spec.name, found=f"not fetched yet{room}", fix=fix)
     folder = store.model_folder(spec.name)
-    spoiled = [path for path, entry in said["files"].items() if store.sha256(folder / path) != entry["sha256"]]
+    spoiled = [path for path, entry in said["files"].items() if store.sha256(folder / path) != entry.get("sha256")]
     size = sum(entry["size"] for entry in said["files"].values())
     if spoiled:
         fix = f"remove the folder {folder} and run: streamlens models pull {spec.name}"

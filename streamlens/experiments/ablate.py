@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from streamlens.arguments import typed
 from streamlens.edits import Edit, as_edits
 from streamlens.errors import InputError
 from streamlens.experiments.estimates import Estimates, estimate_effects
@@ -30,6 +31,7 @@ Freeze = str | Sequence[str] | None
 Over = str | Sequence[str | Edit | Sequence[str | Edit]]
 
 
+@typed
 def ablate(
     model: ModelHandle,
     prompt: Prompt | Clean,
@@ -48,8 +50,8 @@ def ablate(
         edits: Edits, or their text form: `L9.attn`, `L9H2@bank`, `L12.mlp=0.5`, `L9H2<river@bank`.
         readers: What to read.
         position: Where to read; None for every position.
-        freeze: Writes that keep their clean values: their labels, "all" for every write that is not edited, or
-            "patterns" for attention patterns while values move.
+        freeze: Writes that keep their clean values wherever they are not edited: their labels, "all", or "patterns"
+            for attention patterns while values move.
         **forward_kwargs: As for `decompose`.
 
     Raises:
@@ -131,6 +133,7 @@ def sweep(
     progress: Callable[[int, int], None] | None = None,
     **forward_kwargs: Any,
 ) -> Sweep: ...
+@typed
 def sweep(
     model: ModelHandle,
     prompt: Prompt | Clean,

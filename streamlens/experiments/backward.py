@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import ClosureError
 from streamlens.experiments.metric import Asked, metric_of
 from streamlens.hooks.gradients.branches import backward_pass
@@ -26,6 +27,7 @@ from streamlens.readouts.depth.backward import BackwardLedger
 WRONG = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
+@typed
 def backward(
     model: ModelHandle,
     prompt: Prompt | Clean,

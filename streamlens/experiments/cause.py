@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from streamlens.arguments import typed
 from streamlens.carries import Renorm, rows_of
 from streamlens.edits import Edit
 from streamlens.errors import InputError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 REMOVED = {"whole": "zero", "row": "project_out", "null": "project_onto"}
 
 
+@typed
 def cause(
     model: ModelHandle,
     prompt: Prompt | Clean,

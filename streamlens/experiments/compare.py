@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from streamlens.arguments import typed
 from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.experiments.ablate import Freeze, Sweep, sweep
@@ -30,6 +31,7 @@ Token = str | int | tuple[str | int, str | int]
 OVER = {"sublayers": "sublayer", "heads": "head"}
 
 
+@typed
 def compare(
     model: ModelHandle,
     prompt_a: Prompt,
@@ -70,6 +72,7 @@ def compare(
     return compare_ledgers(a, b, readers=_tuple(readers), scale=scale)
 
 
+@typed
 def swap(
     model: ModelHandle,
     prompt_a: Prompt,

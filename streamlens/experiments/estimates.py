@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.edits import Edit
 from streamlens.errors import InputError
 from streamlens.hooks.edits.reference import References
@@ -92,7 +93,8 @@ def estimate_effects(
     if not readers:
         raise InputError("A first-order estimate is of a reader; got none.", hint="Give readers=.")
     references = References(clean.model, clean.wiring)  # each reference prompt runs once for all variants
-    plans = [plan(clean.model, clean.wiring, context, edits, references) for edits in variants]
+    across = clean.encoder_context
+    plans = [plan(clean.model, clean.wiring, context, edits, references, encoder_context=across) for edits in variants]
     resolved = [planned.actions() for planned in plans]
     if any(action.source is not None for actions in resolved for action in actions):
         raise InputError("An attention edge has no first-order estimate here.", hint="Sweep it exactly.")
@@ -119,6 +121,7 @@ def estimate_effects(
     )
 
 
+@typed
 def rank_correlation(estimates: Estimates, exact: "Sweep") -> "pd.DataFrame":
     """How well the estimates order the variants, beside the exact sweep of the same ones.
 
@@ -127,8 +130,10 @@ def rank_correlation(estimates: Estimates, exact: "Sweep") -> "pd.DataFrame":
         `streamlens.frames.SCHEMAS["rank_correlation"]`.
 
     Raises:
-        InputError: No variant, reader and position that both ran.
+        InputError: No variant, reader and position that both ran, or no sweep.
     """
+    if not callable(getattr(exact, "effects", None)):
+        raise InputError(f"exact of rank_correlation() is a Sweep; got a {type(exact).__name__}.")
     from streamlens.frames import rank_correlation_frame
 
     frame = rank_correlation_frame(estimates.effects(), exact.effects())

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import ClosureError, InputError
 from streamlens.hooks.gradients.derivatives import Linear, dense, linear
 from streamlens.hooks.gradients.nudge import Course, course_of
@@ -32,6 +33,7 @@ CLOSES = {torch.float64: 1e-5, torch.float32: 1e-4}
 SIZES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
+@typed
 def jacobian(
     model: ModelHandle,
     prompt: Prompt | Clean,
@@ -210,6 +212,7 @@ def _branch_of(
     return float(largest(lambda v: times(v) / carry - v, lambda u: back(u) / carry - u).values[0])
 
 
+@typed
 def perturb(
     model: ModelHandle,
     prompt: Prompt | Clean,

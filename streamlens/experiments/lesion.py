@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 from streamlens.hooks.prompts import Prompt
 from streamlens.hooks.runs.lesions import Lesion, corpus_of, losses, require_causal_head, require_interchangeable
@@ -72,6 +73,7 @@ class Lesions:
         return f"Lesions({len(self.names) - 1} lesions, {self.tokens} tokens; {self.losses[0]:.3f} nats as it is)"
 
 
+@typed
 def lesion(
     model: ModelHandle,
     texts: Prompt,

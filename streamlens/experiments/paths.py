@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import ClosureError, InputError, WiringError
 from streamlens.experiments.metric import Asked, Metric, metric_of
 from streamlens.hooks.gradients.gradient import gradients_of
@@ -33,6 +34,7 @@ KINDS = {"attn": ("attn", "cross_attn", "mixer"), "mlp": ("mlp",)}
 CLOSES = 1e-5
 
 
+@typed
 def paths(
     model: ModelHandle,
     prompt: Prompt | Clean,

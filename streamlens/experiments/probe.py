@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 from streamlens.experiments.activations import Activations, activations
 from streamlens.models.handle import ModelHandle
@@ -132,6 +133,7 @@ class ProbeDepths:
         )
 
 
+@typed
 def probe(
     model: ModelHandle,
     sentences: Sequence[Sentence] | str | Path | None = None,

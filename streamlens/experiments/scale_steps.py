@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 from streamlens.hooks.prompts import Prompt, kept_positions
 from streamlens.hooks.runs.lesions import require_causal_head
@@ -25,6 +26,7 @@ from streamlens.readouts.depth.scaling import ScaledSteps
 STEPS = (0.0, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 
 
+@typed
 def scale_steps(
     model: ModelHandle,
     prompt: Prompt | Clean,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from streamlens.arguments import typed
 from streamlens.display import display_token
 from streamlens.errors import InputError, StreamlensError
 from streamlens.experiments.ablate import Sweep, sweep
@@ -41,6 +42,7 @@ LENS_TOKENS, LENS_TOP = 24, 3
 SOURCES = 6
 
 
+@typed
 def study(
     model: ModelHandle,
     prompt: str,

@@ -1,7 +1,7 @@
 """The explorer: a page on this machine on which every sublayer is a switch, and every number adds up.
 
 1. `state.py`: what a tab shows is its URL, prompt, position, reader and edits. The server keeps nothing of a tab.
-2. `engine.py`: one model behind one lock, the answer to a state, and a bounded cache of answers.
+2. `engine.py`: one model, one tab at a time, the answer to a state, and a bounded cache of answers.
 3. `layout.py`, `panels.py`, `assets/`: the page. `app.py` joins it to the engine through Dash callbacks.
 4. `lab_page.py`, `lab_live.py`, `lab_callbacks.py`: the same for the lab's examples.
 5. `safety.py`, `server.py`: who may ask, what a browser may load, and serving until Ctrl-C.

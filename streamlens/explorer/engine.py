@@ -1,18 +1,19 @@
-"""The answer to a state: one model, one lock, and the answers that were asked for last.
+"""The answer to a state: one model, and the answers that were asked for last.
 
 1. The prompt is tokenised and counted; one that is too long is refused before anything runs.
-2. Its clean run is made once and kept. Edits run from it (`streamlens.ablate`), under the lock.
+2. Its clean run is made once and kept. Edits run from it (`streamlens.ablate`). A tab has the turn for a whole answer,
+   so that two that ask the same get it made once.
 3. What is kept is frames, never a ledger: an answer is small, whatever the model's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import pandas as pd
 
+from streamlens import turns
 from streamlens.errors import InputError
 from streamlens.experiments.ablate import ablate
 from streamlens.experiments.compare import compare
@@ -99,7 +100,6 @@ class Engine:
     ) -> None:
         self.model, self.name, self.max_tokens, self.prepend_bos = model, name, max_tokens, prepend_bos
         self.saved = saved_choices(readers, width=model.wiring.d_model)
-        self.lock = RLock()
         self._runs: Recent[Clean] = Recent(_RUNS)
         self._answers: Recent[Answer] = Recent(_ANSWERS)
         self._comparisons: Recent[pd.DataFrame] = Recent(_ANSWERS)
@@ -107,8 +107,7 @@ class Engine:
     def switches(self) -> list[tuple[str, int]]:
         """Every write that can be switched, in stream order, with how many heads it has. Cost: one probe."""
         wiring = self.model.wiring
-        with self.lock:
-            made = self.model.projections(wiring.stream)
+        made = self.model.projections(wiring.stream)
         heads = {row: maker.heads for row, maker in made.items() if isinstance(maker, Projection)}
         return [(w.site.label, heads.get(row, 0)) for row, w in enumerate(wiring.writes) if w.tap is not None]
 
@@ -120,7 +119,7 @@ class Engine:
         """
         if not prompt.strip():
             raise InputError("There is no prompt yet: type a sentence.")
-        with self.lock:  # a tokenizer is no more to be shared between threads than a model
+        with turns.TURN:
             return self._runs.made(prompt, lambda: self._start(prompt))
 
     def _start(self, prompt: str) -> Clean:
@@ -152,7 +151,7 @@ class Engine:
         key = (state.prompt, place, reads, edits, state.second, state.second_position)
         found = self._answers.get(key)
         if found is None:
-            with self.lock:
+            with turns.TURN:
                 found = self._answers.made(key, lambda: self._answer(state, place))
         return found
 
@@ -209,7 +208,7 @@ class Engine:
         key = (state.prompt, place, state.second, state.second_position, state.wanted, state.against, state.reader)
         found = self._comparisons.get(key)
         if found is None:
-            with self.lock:
+            with turns.TURN:
                 found = self._comparisons.made(key, lambda: self._compared(state, place))
         return found
 

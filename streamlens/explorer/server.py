@@ -1,7 +1,7 @@
 """Serving the explorer until Ctrl-C.
 
 1. The port is taken before the model is loaded, so that a taken one is said at once.
-2. One thread a request, so that a page loads while the model computes; the engine's lock keeps the model to one.
+2. One thread a request, so that a page loads while the model computes; the model answers in turn (`turns.py`).
 3. Requests are not logged: addresses hold prompts.
 """
 

@@ -85,7 +85,7 @@ class State:
             "pos2": "" if self.second_position is None else str(self.second_position),
             "pin": self.pin,
         }
-        return "?" + urlencode({key: value for key, value in entries.items() if value})
+        return "?" + urlencode({key: value for key, value in entries.items() if value}, errors="replace")
 
     def edits(self, place: int) -> list[str]:
         """The edits as the library reads them: `L9.attn@9`, `L3.mlp@9=0.5`; without `@9` where they act everywhere."""

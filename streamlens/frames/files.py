@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from streamlens.errors import InputError
+from streamlens.errors import InputError, first_line
 
 __all__ = ["read_frame"]
 
@@ -40,8 +40,10 @@ def read_frame(path: str | Path) -> pd.DataFrame:
             frame = pd.read_parquet(path)
         else:
             frame = _restored(_rows(path))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a frame: {str(error).splitlines()[0]}") from error
+    except InputError:
+        raise
+    except Exception as error:  # pandas, Arrow, csv and json each have errors of their own for a broken file
+        raise InputError(f"{path}: cannot be read as a frame: {first_line(error)}") from error
     if frame.empty:
         raise InputError(f"{path}: holds no rows.")
     return frame

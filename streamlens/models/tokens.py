@@ -16,6 +16,7 @@ from torch import Tensor
 
 from streamlens.errors import InputError
 from streamlens.positions import find_position as find_position
+from streamlens.turns import in_turn
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,6 +36,7 @@ class Encoded:
     bos: str
 
 
+@in_turn
 def encode(
     tokenizer: Any,
     prompt: str | Sequence[str] | Tensor | Sequence[Sequence[int]],
@@ -84,6 +86,7 @@ def encode(
     return Encoded(ids=ids, mask=mask, prompts=tuple(texts), bos=_bos(tokenizer, rows, starts, prepend_bos))
 
 
+@in_turn
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     """The text of each token, with its spaces; without a tokenizer the ids as `⟨5461⟩`."""
     if tokenizer is None:
@@ -97,6 +100,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     )
 
 
+@in_turn
 def token_id(tokenizer: Any, text: str) -> int:
     """The id of the one token that `text` is.
 
@@ -105,6 +109,7 @@ def token_id(tokenizer: Any, text: str) -> int:
     """
     if tokenizer is None:
         raise InputError("A token given as text needs a tokenizer, and this model was loaded without one.")
+    _require_unicode(text)
     known = tokenizer.get_vocab().get(text) if text in tokenizer.all_special_tokens else None
     if known is not None:
         return known
@@ -131,10 +136,21 @@ def numbers_as_words(count: int) -> Any:
 def _tokenise(tokenizer: Any, text: str) -> list[int]:
     if tokenizer is None:
         raise InputError("A prompt given as text needs a tokenizer, and this model was loaded without one.")
+    _require_unicode(text)
     ids = list(tokenizer(text, verbose=False)["input_ids"])
     if not ids:
         raise InputError(f"A prompt has at least one token; {text!r} has none.")
     return ids
+
+
+def _require_unicode(text: str) -> None:
+    """Half of a surrogate pair, as a byte that is no UTF-8 becomes on the command line, is no text to a tokenizer."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"A text is Unicode; character {error.start + 1} of {text!r} is none.", hint="Give it as UTF-8."
+        ) from None
 
 
 def _with_bos(tokenizer: Any, row: list[int], start: int) -> list[int]:

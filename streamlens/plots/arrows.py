@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape
 from streamlens.plots.finish import axis_title, require_columns, styled, titled
 
@@ -18,6 +19,7 @@ _BODY = 460  # px below the title
 COLUMNS = ("series", "step", "x", "y")
 
 
+@typed
 def arrows(frame: pd.DataFrame, *, heading: str, says: str = "", dark: bool = False) -> go.Figure:
     """Chains of arrows in the plane.
 

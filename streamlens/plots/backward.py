@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
@@ -26,6 +27,7 @@ _BODY = 420  # px below the title
 _LOG = 10  # times that the curves differ by before the axis is logarithmic
 
 
+@typed
 def backward(
     frame: pd.DataFrame, *, position: int | None = None, prompt_id: int | None = None, dark: bool = False
 ) -> go.Figure:

@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
@@ -25,6 +26,7 @@ _ROW = 22  # px
 _LABEL = 12  # px
 
 
+@typed
 def contributions(
     frame: pd.DataFrame,
     *,

@@ -11,11 +11,12 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from streamlens.arguments import typed
 from streamlens.display import display_token, visible
 from streamlens.errors import InputError
 from streamlens.plots.bars import colours, largest, lay_out_bars, named_largest, waterfall
 from streamlens.plots.finish import styled, titled
-from streamlens.plots.selection import signed, tokens
+from streamlens.plots.selection import need, signed, tokens
 
 __all__ = ["comparison"]
 
@@ -24,6 +25,7 @@ _PREFIX = "difference: "
 _CLOSING = ("rescale", "softcap")
 
 
+@typed
 def comparison(
     frame: pd.DataFrame,
     *,
@@ -47,6 +49,7 @@ def comparison(
     """
     if top < 1:
         raise InputError(f"top is the number of writes with a bar of their own, at least 1; got {top}.")
+    need(frame, "component")
     name = _reader(frame, reader)
     column = "share" if name is None else f"{_PREFIX}{name}"
     labels = [str(label) for label in frame["component"]]

@@ -13,16 +13,19 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import row_axis
 from streamlens.plots.finish import axis_title, label_margin, styled, titled
+from streamlens.plots.selection import need
 
 __all__ = ["corpus"]
 
 _ROW = 18  # px
 
 
+@typed
 def corpus(
     frame: pd.DataFrame,
     *,
@@ -72,6 +75,7 @@ def _r(value: float) -> str:
 
 
 def _only(frame: pd.DataFrame, column: str, wanted: str | None) -> tuple[Any, str]:
+    need(frame, column)
     there = [str(value) for value in dict.fromkeys(frame[column].astype(str))]
     if wanted is None and len(there) == 1:
         wanted = there[0]

@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape
 from streamlens.plots.finish import SMALL, axis_title, label_margin, require_columns, styled, titled
 
@@ -24,6 +25,7 @@ _TICKS = 12  # values on a log axis up to which each has a tick
 _MARKED = 45  # points of a line up to which each has a marker
 
 
+@typed
 def curves(
     frame: pd.DataFrame,
     *,
@@ -88,6 +90,7 @@ def curves(
     return styled(figure, dark, summary=_summary(frame, names, x=x, y=y, series=series, heading=heading))
 
 
+@typed
 def grouped_bars(
     frame: pd.DataFrame,
     *,

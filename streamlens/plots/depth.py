@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import step_axis
@@ -30,6 +31,7 @@ _GROWTH = {
 }
 
 
+@typed
 def amplification(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Growth of a change of the stream by depth: the direction that grows most, a random one, and the bound.
 
@@ -87,6 +89,7 @@ def _growth(rows: Any, steps: list[str], name: str, *, legend: bool) -> go.Scatt
     )
 
 
+@typed
 def perturbation(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """How far a real change is from its linear prediction, by size, after sublayers spread over the depth.
 
@@ -140,6 +143,7 @@ def perturbation(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     )
 
 
+@typed
 def scaled_steps(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Loss and divergence against the factor of every write; a line for each number of calls.
 

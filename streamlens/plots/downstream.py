@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import row_axis
@@ -26,7 +27,7 @@ from streamlens.plots.heat import (
     robust_limit,
 )
 from streamlens.plots.responses import FAINT, hatched
-from streamlens.plots.selection import Selection, closing_line, pick, prompt_line, signed, tokens
+from streamlens.plots.selection import Selection, closing_line, need, pick, prompt_line, signed, tokens
 
 __all__ = ["downstream"]
 
@@ -34,6 +35,7 @@ _ROW = 16  # px
 _PREFIX = "delta: "
 
 
+@typed
 def downstream(
     frame: pd.DataFrame,
     *,
@@ -59,6 +61,7 @@ def downstream(
     if palette not in theme.SIGN_COLOURS:
         raise InputError(f"palette is one of {', '.join(theme.SIGN_COLOURS)}; got {palette!r}.")
     name = _one("reader", [str(c).removeprefix(_PREFIX) for c in frame.columns if str(c).startswith(_PREFIX)], reader)
+    need(frame, "variant")
     edit = _one("variant", [str(v) for v in frame["variant"].unique()], variant)
     value = f"{_PREFIX}{name}" if name else "delta_norm"
     chosen = pick(frame.loc[frame["variant"].astype(str) == edit], value=value)

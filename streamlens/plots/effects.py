@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import row_axis
@@ -33,6 +34,7 @@ _ROW = 22  # px
 _LABEL = 12  # px
 
 
+@typed
 def effects(
     frame: pd.DataFrame,
     *,

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape
 from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
@@ -23,6 +24,7 @@ _LINES = 200  # beyond, an even choice of tokens is drawn and the title says so
 _BODY = 440  # px below the title
 
 
+@typed
 def norm_growth(frame: pd.DataFrame, *, prompt_id: int | None = None, dark: bool = False) -> go.Figure:
     """The norm of the stream after every sublayer, one line per token, on a log axis; sinks dashed.
 

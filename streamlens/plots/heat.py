@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import CELLS
@@ -58,6 +59,7 @@ _HEADINGS = {
 }
 
 
+@typed
 def heatmap(
     frame: pd.DataFrame,
     *,

@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape
 from streamlens.errors import InputError
 from streamlens.plots.finish import styled, titled
@@ -27,6 +28,7 @@ _TEXT = 10  # px
 _CELLS = 3000  # of text; a browser's time to set them grows with their number
 
 
+@typed
 def lens(frame: pd.DataFrame, *, prompt_id: int | None = None, dark: bool = False) -> go.Figure:
     """The likeliest next token after every write, at every token of the frame; the colour is its probability.
 

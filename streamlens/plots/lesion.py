@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import SMALL, axis_title, styled, text_px, titled
@@ -23,6 +24,7 @@ _NARROW = 560  # px
 _LABEL = 28  # characters of a tick
 
 
+@typed
 def lesion(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """The loss under each lesion, and as a dashed line that of the model as it is. Lesioned − as it is.
 

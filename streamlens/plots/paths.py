@@ -9,10 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import SMALL, axis_title, styled, titled
-from streamlens.plots.selection import Selection, prompt_line
+from streamlens.plots.selection import Selection, need, prompt_line
 
 __all__ = ["paths"]
 
@@ -26,6 +27,7 @@ _SAYS = {
 }
 
 
+@typed
 def paths(frame: pd.DataFrame, *, family: str = "all", dark: bool = False) -> go.Figure:
     """The gradient's norm by path length beside the share of paths.
 
@@ -37,6 +39,7 @@ def paths(frame: pd.DataFrame, *, family: str = "all", dark: bool = False) -> go
     Raises:
         InputError: a family that the frame does not hold.
     """
+    need(frame, "family")
     held = [str(name) for name in frame["family"].drop_duplicates()]
     if family not in held:
         raise InputError(f"a family of paths is one of {', '.join(held)}; got {family!r}.")

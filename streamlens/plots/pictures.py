@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape
 from streamlens.plots.finish import require_columns, styled, titled
 
@@ -18,6 +19,7 @@ _NUMBERED = 32  # pixels up to which each is written out
 COLUMNS = ("image", "row", "column", "value")
 
 
+@typed
 def pictures(frame: pd.DataFrame, *, heading: str, says: str = "", dark: bool = False) -> go.Figure:
     """Images in the order of the frame.
 

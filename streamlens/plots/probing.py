@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import step_axis
@@ -22,6 +23,7 @@ _CHANCE = "rgba(127,135,147,0.20)"
 _BODY = 400  # px below the title
 
 
+@typed
 def probe_depth(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Held-out accuracy after every write, with shuffled labels, the bag of context and chance.
 

@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import CELLS
@@ -29,6 +30,7 @@ _BAR = 56  # px, the colour bar with its title
 _TALL = 70  # rows from which the writes are written below the cells too
 
 
+@typed
 def responses(
     frame: pd.DataFrame,
     *,

@@ -91,6 +91,19 @@ class Selection:
         return self.rows.loc[self.rows["position"] == wanted]
 
 
+def need(frame: pd.DataFrame, *columns: str) -> None:
+    """Refuses a frame that is none of those a figure draws.
+
+    Raises:
+        InputError: a column is missing, or there is no row.
+    """
+    if missing := [name for name in columns if name not in frame.columns]:
+        held = ", ".join(map(str, frame.columns)) or "none"
+        raise InputError(f"this figure draws the column {missing[0]!r}; the frame has {held}.")
+    if not len(frame):
+        raise InputError("a figure draws at least one row; the frame has none.")
+
+
 def pick(frame: pd.DataFrame, *, value: str, prompt_id: int | None = None, reader: str | None = None) -> Selection:
     """The part of `frame` that one figure shows.
 

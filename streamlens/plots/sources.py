@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import styled, titled
@@ -25,6 +26,7 @@ _SAID = 0.1  # attention from which it is written into its cell
 _CELLS = 1500  # with text; beyond, attention is on hover alone
 
 
+@typed
 def sources(
     frame: pd.DataFrame,
     *,

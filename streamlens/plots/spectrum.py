@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import display_token, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import step_axis
@@ -24,6 +25,7 @@ _WHOLE = "#3b82c4"
 _RANDOM = "#cf7a1f"
 
 
+@typed
 def spectrum(frame: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Singular values of a Jacobian by rank, and the largest and smallest of each sublayer's own by depth.
 

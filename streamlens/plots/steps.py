@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import SMALL, axis_title, styled, text_px, titled
@@ -22,6 +23,7 @@ _BODY = 340  # px
 _COLUMN = 15  # px a write
 
 
+@typed
 def before_after(
     frame: pd.DataFrame,
     *,

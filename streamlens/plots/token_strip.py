@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import cells, plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.finish import styled, titled
@@ -27,6 +28,7 @@ _BAR = 56  # px, the colour bar with its title
 _SIDE = 24  # px, room for the numbers at the ends of the colour bar
 
 
+@typed
 def token_strip(
     frame: pd.DataFrame,
     *,

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape
 from streamlens.plots.axes import step_axis
 from streamlens.plots.finish import axis_title, styled, titled
@@ -25,6 +26,7 @@ _BODY = 460  # px below the title
 _LINES = ("#3b82c4", "#cf7a1f", "#8d6fc0", "#2f9488")  # read on both backgrounds
 
 
+@typed
 def trajectory(
     frame: pd.DataFrame, *, position: int | None = None, prompt_id: int | None = None, dark: bool = False
 ) -> go.Figure:
@@ -109,6 +111,7 @@ def _mark_ends(figure: go.Figure, x: list[float], y: list[float], labels: list[s
         )
 
 
+@typed
 def geometry(
     frame: pd.DataFrame, *, position: int | None = None, prompt_id: int | None = None, dark: bool = False
 ) -> go.Figure:

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape, visible
 from streamlens.errors import InputError
 from streamlens.plots.axes import row_axis
@@ -32,6 +33,7 @@ _MODES = {
 }
 
 
+@typed
 def visibility(
     frame: pd.DataFrame,
     *,

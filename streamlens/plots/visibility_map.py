@@ -17,13 +17,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from streamlens import theme
+from streamlens.arguments import typed
 from streamlens.display import plotly_escape
 from streamlens.errors import InputError
 from streamlens.plots.axes import CELLS
 from streamlens.plots.finish import axis_title, label_margin, styled, text_px, titled
 from streamlens.plots.heat import colour_axis, place_bar
 from streamlens.plots.responses import FAINT
-from streamlens.plots.selection import closing_line, pick, prompt_line, tokens
+from streamlens.plots.selection import closing_line, need, pick, prompt_line, tokens
 from streamlens.plots.visibility import times
 
 __all__ = ["visibility_map"]
@@ -43,6 +44,7 @@ _VALUES = {
 _PARTS = {"q": "queries", "k": "keys", "v": "values", "in": "MLP inputs", "unembedding": "the unembedding"}
 
 
+@typed
 def visibility_map(
     frame: pd.DataFrame,
     *,
@@ -102,6 +104,7 @@ def visibility_map(
 
 
 def _some(frame: pd.DataFrame, part: str | None, layers: Sequence[int] | None) -> pd.DataFrame:
+    need(frame, "reader_part", "reader_layer")
     held = [str(kind) for kind in frame["reader_part"].unique()]
     if part is not None and part not in held:
         raise InputError(f"part is one of {', '.join(held)}; got {part!r}.")

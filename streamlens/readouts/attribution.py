@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
@@ -99,6 +100,7 @@ class Readout:
         )
 
 
+@typed
 def read(ledger: Ledger, reader: Reader) -> Readout:
     """Direct logit attribution of every row of a ledger to a reader.
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.carries import Add, rows_of, walk
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
@@ -60,6 +61,7 @@ class LogitLens:
         return lens_frame(self)
 
 
+@typed
 def logit_lens(ledger: Ledger, model: Unembeds, *, top: int = 5) -> LogitLens:
     """The `top` most likely next tokens if the model stopped after each write.
 

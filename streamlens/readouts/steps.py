@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.ledger import Ledger
 from streamlens.readouts.attribution import read
 from streamlens.readouts.readers.reader import Reader
@@ -72,6 +73,7 @@ class BeforeAfter:
         )
 
 
+@typed
 def before_after(ledger: Ledger, reader: Reader) -> BeforeAfter:
     """The table *before, update, after* of a reader: a probe, a logit difference, any other.
 

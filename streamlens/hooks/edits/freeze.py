@@ -1,6 +1,7 @@
 """Freezing: writes, or attention patterns, that keep their clean values while something else is edited.
 
-1. A frozen write is set to what it was in the clean run, at every position of the run. An edited write is not frozen.
+1. A frozen write is set to what it was in the clean run, at every position of the run but those where it, or a part of
+   it, is edited.
 2. Frozen patterns: attention attends as it did in the clean run, to values that may move.
 
 With everything frozen, an edit reaches the output only directly: path patching (Wang et al. 2022).
@@ -56,22 +57,26 @@ class Freezer:
         attended = _attention(model, batch) if "patterns" in names else {}
         return cls(model=model, wiring=wiring, clean=clean, rows=frozen_rows(wiring, freeze), attended=attended)
 
-    def actions(self, edited: Sequence[set[int]], start: int) -> list[Action]:
-        """Actions that hold the frozen writes in every variant that does not edit them, and in the control row."""
+    def actions(self, variants: Sequence[Sequence[Action]], start: int) -> list[Action]:
+        """Actions that hold the frozen writes in every variant, where it does not edit them, and in the control row."""
         length = self.clean.stream.shape[1] - start
-        places = torch.arange(length)
         held = []
         for row in sorted(self.rows):
-            runs = torch.tensor([0, *(n + 1 for n, rows in enumerate(edited) if row not in rows)])
-            value = self.clean.added[row, 0, start:].repeat(len(runs), 1)
+            free = torch.ones(len(variants) + 1, length, dtype=torch.bool)
+            for number, actions in enumerate(variants):
+                for action in actions:
+                    if action.row == row:
+                        free[number + 1, action.positions.cpu() - start] = False
+            runs, places = free.nonzero(as_tuple=True)
+            value = self.clean.added[row, 0, start + places]
             write = self.wiring.writes[row]
             assert write.tap is not None
             held.append(
                 Action(
                     row=row,
                     tap=write.tap,
-                    rows=runs.repeat_interleave(length),
-                    positions=places.repeat(len(runs)),
+                    rows=runs,
+                    positions=places,
                     scale=write.scale,
                     change=_Constant(value),
                 )

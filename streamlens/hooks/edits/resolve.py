@@ -67,10 +67,16 @@ class Plan:
 
 
 def resolve(
-    model: ModelHandle, wiring: Wiring, context: Sequence[Sequence[str]], edits: Sequence[Edit]
+    model: ModelHandle,
+    wiring: Wiring,
+    context: Sequence[Sequence[str]],
+    edits: Sequence[Edit],
+    *,
+    encoder_context: Sequence[Sequence[str]] = (),
 ) -> list[Action]:
     """The actions that make `edits` in a run of one or more prompts; see `plan`."""
-    return plan(model, wiring, context, edits, References(model, wiring)).actions()
+    references = References(model, wiring)
+    return plan(model, wiring, context, edits, references, encoder_context=encoder_context).actions()
 
 
 def plan(
@@ -79,6 +85,8 @@ def plan(
     context: Sequence[Sequence[str]],
     edits: Sequence[Edit],
     references: References,
+    *,
+    encoder_context: Sequence[Sequence[str]] = (),
 ) -> Plan:
     """Checks edits against a model and prompts. Runs no prompt.
 
@@ -88,6 +96,7 @@ def plan(
         context: The text of each prompt's own tokens.
         edits: What is to be changed.
         references: Where the runs of reference prompts are shared.
+        encoder_context: For a decoder, the text of its encoder's tokens: the sources of cross-attention.
 
     Raises:
         InputError: A site, position, vector or reference that does not exist or does not fit; two edits of one write.
@@ -95,10 +104,13 @@ def plan(
     """
     places = [place_of(model, wiring, edit) for edit in edits]
     where = [_where(context, edit) for edit in edits]
-    _require_apart(edits, places, where)
+    read = []
+    for edit, place, (rows, _) in zip(edits, places, where, strict=True):
+        texts = encoder_context if place.site.kind == "cross_attn" else context
+        read.append(None if edit.source is None else [find_position(texts[row], edit.source) for row in rows])
+    _require_apart(edits, places, where, read)
     steps = []
-    for edit, place, (rows, positions) in zip(edits, places, where, strict=True):
-        sources = None if edit.source is None else [find_position(context[row], edit.source) for row in rows]
+    for edit, place, (rows, positions), sources in zip(edits, places, where, read, strict=True):
         steps.append(
             Step(
                 place=place,
@@ -127,23 +139,27 @@ def _where(context: Sequence[Sequence[str]], edit: Edit) -> tuple[list[int], lis
 
 
 def _require_apart(
-    edits: Sequence[Edit], places: Sequence[Place], where: Sequence[tuple[list[int], list[int]]]
+    edits: Sequence[Edit],
+    places: Sequence[Place],
+    where: Sequence[tuple[list[int], list[int]]],
+    sources: Sequence[list[int] | None],
 ) -> None:
     """Refuses edits whose order would decide: of one write, head or edge, or of a thing and a part of it."""
-    taken: dict[tuple[int, int, int], list[tuple[Site, Edit]]] = {}
-    for edit, place, (rows, positions) in zip(edits, places, where, strict=True):
-        for row, position in zip(rows, positions, strict=True):
+    taken: dict[tuple[int, int, int], list[tuple[Site, int | None, Edit]]] = {}
+    for edit, place, (rows, positions), read in zip(edits, places, where, sources, strict=True):
+        for number, (row, position) in enumerate(zip(rows, positions, strict=True)):
+            source = None if read is None else read[number]
             here = taken.setdefault((place.row, row, position), [])
-            for site, other in here:
+            for site, from_, other in here:
                 parts = site.fine and place.site.fine and site != place.site
-                edges = site == place.site and None not in (other.source, edit.source) and other.source != edit.source
+                edges = site == place.site and None not in (from_, source) and from_ != source
                 if not parts and not edges:
                     raise InputError(
                         f"A write is edited once at a token; {other.label} and {edit.label} both edit "
                         f"{place.site if place.site == site else place.site.sublayer} at position {position}.",
                         hint="Make one edit of them, or name other positions.",
                     )
-            here.append((place.site, edit))
+            here.append((place.site, source, edit))
 
 
 def _change(

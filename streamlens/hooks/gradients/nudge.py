@@ -14,7 +14,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from streamlens import turns
 from streamlens.carries import Renorm, walk
 from streamlens.errors import InputError, WiringError
 from streamlens.hooks.edits.action import Action
@@ -35,6 +36,7 @@ from streamlens.hooks.taps import Listener, attach
 from streamlens.hooks.writes.clean import Clean, start_run
 from streamlens.models.handle import ModelHandle
 from streamlens.models.wiring import Tap
+from streamlens.turns import once
 
 #: tokens that run in one batch with a graph: 2 MB of activations each in a model of 135M parameters
 AT_ONCE = 512
@@ -54,7 +56,7 @@ class Course:
     position: int
     others: str
 
-    @cached_property
+    @once
     def alone(self) -> bool:
         """Whether the position runs by itself, upon the clean keys and values before it."""
         if self.clean.prefix is None:
@@ -67,7 +69,7 @@ class Course:
             return False
         return bool((found - wanted).norm() <= tolerance * wanted.norm())
 
-    @cached_property
+    @once
     def points(self) -> tuple[Point, ...]:
         """The places between which the stream is a chain."""
         wiring = self.clean.wiring
@@ -132,7 +134,8 @@ def leaf(values: Tensor, model: ModelHandle) -> Tensor:
 @contextmanager
 def with_graph(model: ModelHandle, *, graph: bool) -> Iterator[None]:
     """Autograd on or off, attention in its plain form, and it is said whose fault it is when autograd refuses."""
-    with torch.inference_mode(not graph), torch.set_grad_enabled(graph), sdpa_kernel(SDPBackend.MATH):
+    # kernels are chosen for the whole process, hence the turn
+    with turns.TURN, torch.inference_mode(not graph), torch.set_grad_enabled(graph), sdpa_kernel(SDPBackend.MATH):
         try:
             yield
         except RuntimeError as error:

@@ -18,10 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from streamlens.errors import WiringError
 from streamlens.models.handle import ModelHandle
+from streamlens.turns import in_turn
 
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
+@in_turn  # so that the copy has no hooks, and no other order of blocks, of a call in another thread
 def widened(model: ModelHandle) -> ModelHandle:
     """The model in float64: a copy, or itself if it is. Cost: eight bytes per parameter.
 

@@ -106,6 +106,8 @@ def require_causal_head(model: ModelHandle) -> None:
     alone = {"use_cache": False} if "use_cache" in forward_names(model.model) else {}
     with quiet_eval(model.model):
         before, after = (model.model(input_ids=x, **alone).logits[:, :-1].double() for x in (ids, changed))
+    if not before.isfinite().all():
+        raise ModelError(f"A loss is made of finite logits; those of {model.name} hold NaN or infinity.")
     if float((after - before).norm()) > SEES_AHEAD.get(model.dtype, 1e-2) * float(before.norm()):
         raise ModelError(f"A lesion reads a causal model's next-token loss; {model.name} sees later tokens.")
 

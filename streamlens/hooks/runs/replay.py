@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.edits import Edit, as_edits
 from streamlens.hooks.edits.edit import attach_actions
 from streamlens.hooks.edits.resolve import resolve
@@ -41,6 +42,7 @@ class Replay:
         return self.ledger.logits
 
 
+@typed
 def replay(
     model: ModelHandle,
     prompt: "Prompt | Clean | Replay",
@@ -66,7 +68,7 @@ def replay(
         clean = prompt.clean
     else:
         clean = prompt if isinstance(prompt, Clean) else start_run(model, prompt, **forward_kwargs)
-    actions = resolve(model, clean.wiring, clean.context, wanted)
+    actions = resolve(model, clean.wiring, clean.context, wanted, encoder_context=clean.encoder_context)
     with attach_actions(model, clean.wiring, clean.batch, actions):
         ledger = capture(
             model,

@@ -87,9 +87,9 @@ def run_variants(
     if len(clean.context) != 1:
         raise InputError(f"Variants are runs of one prompt; got {len(clean.context)}.")
     clean = clean.unpadded
-    model, wiring, context = clean.model, clean.wiring, clean.context
+    model, wiring, context, across = clean.model, clean.wiring, clean.context, clean.encoder_context
     references = References(model, wiring)
-    plans = [plan(model, wiring, context, edits, references) for edits in variants]
+    plans = [plan(model, wiring, context, edits, references, encoder_context=across) for edits in variants]
     kept = kept_positions(context, positions) or [list(range(len(context[0])))]
     rows = frozen_rows(wiring, freeze)
     resolved = [planned.actions() for planned in plans]
@@ -200,7 +200,7 @@ def _captured(
     """The ledger of one batch, and which writes are edited where in it."""
     model, wiring, rows = clean.model, clean.wiring, len(chunk) + 1
     actions = [a.at(row=n + 1, start=start) for n, group in enumerate(chunk) for a in group]
-    held = [] if frozen is None else frozen.actions([{a.row for a in group} for group in chunk], start)
+    held = [] if frozen is None else frozen.actions(chunk, start)
     joining = joining_of(model, wiring, chunk) if way.joins else None
     batch = repeated_batch(clean, rows, kept, prefix=way.prefix, start=start, joining=joining)
     with (

@@ -16,9 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.axes import TokenMask
 from streamlens.carries import Renorm
-from streamlens.errors import WiringError
+from streamlens.errors import InputError, WiringError
 from streamlens.hooks.forward import Batch, asked_logits
 from streamlens.hooks.prompts import Positions, Prompt, batch_for
 from streamlens.hooks.scope import HookScope, quiet_eval
@@ -37,9 +38,12 @@ from streamlens.models.wiring import Experts, Wiring
 class Along(Protocol):
     """A reader that can say which vector a write is multiplied with at each token."""
 
+    @property
+    def matrix(self) -> Tensor: ...
     def at(self, ledger: Ledger) -> Tensor: ...
 
 
+@typed
 def decompose(
     model: ModelHandle,
     prompt: Prompt,
@@ -89,6 +93,10 @@ def decompose(
     wiring = model.wiring_of(stream)
     splits = levels.plan(model, wiring, level, sites)
     batch = batch_for(model, wiring, encoded, positions, forward_kwargs)
+    if along is not None and along.matrix.shape[-1] != wiring.d_model:
+        raise InputError(
+            f"A reader is as wide as the stream, {wiring.d_model}; along is {along.matrix.shape[-1]} wide."
+        )
     levels.require_room(splits, level, batch, wiring, top=top)
     with recorded_attention(model.model) if level == "source" else nullcontext({}) as attended:
         ledger = capture(
@@ -146,7 +154,7 @@ def capture(
     asked = asked_logits(model.model, batch, wanted=keep_logits)
     only = {} if asked is None else {"logits_to_keep": asked}
     name = "decoder_input_ids" if wiring.stream == "decoder" else "input_ids"
-    context = _context(model, batch, name)
+    context = context_of(model, batch, name)
     with quiet_eval(model.model, model.modules.values()), HookScope() as scope:
         for split in splits:
             split.attach(scope, model.modules)
@@ -181,14 +189,14 @@ def capture(
             logits=batch.keep_logits(logits, asked) if keep_logits and isinstance(logits, Tensor) else None,
             prompts=prompts,
             context=context,
-            encoder_context=_context(model, batch, "input_ids") if wiring.stream == "decoder" else (),
+            encoder_context=context_of(model, batch, "input_ids") if wiring.stream == "decoder" else (),
             provenance={**provenance, "stream": wiring.stream},
         )
         require_closure(ledger, exact=wiring.exact)
     return ledger
 
 
-def _context(model: ModelHandle, batch: Batch, name: str) -> tuple[tuple[str, ...], ...]:
+def context_of(model: ModelHandle, batch: Batch, name: str) -> tuple[tuple[str, ...], ...]:
     """The text of all tokens of each prompt, as the forward got them under this name."""
     ids = batch.inputs[name].cpu()
     mask = batch.inputs.get(name.replace("input_ids", "attention_mask"))

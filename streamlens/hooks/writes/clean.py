@@ -6,19 +6,20 @@
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.hooks.forward import Batch
 from streamlens.hooks.prompts import Prompt, batch_for
-from streamlens.hooks.writes.capture import capture
+from streamlens.hooks.writes.capture import capture, context_of
 from streamlens.hooks.writes.prefix import Prefix, prefix_of
 from streamlens.ledger import Ledger
 from streamlens.models.handle import ModelHandle
 from streamlens.models.tokens import Encoded, encode
 from streamlens.models.wiring import Wiring
+from streamlens.turns import once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,11 +42,16 @@ class Clean:
     extra: dict[str, Any]
     keep_logits: bool = True
 
-    @cached_property
+    @once
     def context(self) -> tuple[tuple[str, ...], ...]:
         """The text of each prompt's own tokens in this stream; known without a run."""
         rows = zip(self.batch.ids, self.batch.mask, strict=True)
         return tuple(self.model.token_texts(ids[mask].tolist()) for ids, mask in rows)
+
+    @once
+    def encoder_context(self) -> tuple[tuple[str, ...], ...]:
+        """For a decoder, the text of its encoder's tokens, which cross-attention reads; else empty."""
+        return context_of(self.model, self.batch, "input_ids") if self.wiring.stream == "decoder" else ()
 
     @property
     def ledger(self) -> Ledger:
@@ -57,7 +63,7 @@ class Clean:
         """Its keys and values; None if they cannot be reused."""
         return self._run[1]
 
-    @cached_property
+    @once
     def _run(self) -> tuple[Ledger, Prefix | None]:
         keeper = prefix_of(self.model, self.wiring, self.batch)
         if keeper is not None:
@@ -77,7 +83,7 @@ class Clean:
             provenance={**self.model.provenance, "bos": self.encoded.bos},
         )
 
-    @cached_property
+    @once
     def unpadded(self) -> "Clean":
         """One prompt without the padding it was given with; this run itself where there is none."""
         if self.encoded.mask.all():
@@ -89,6 +95,7 @@ class Clean:
         return replace(self, encoded=encoded, batch=batch, extra=extra)
 
 
+@typed
 def clean_run(
     model: ModelHandle,
     prompt: Prompt,

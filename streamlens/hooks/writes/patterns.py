@@ -8,21 +8,22 @@
    has no source tokens.
 
 Models whose attention does not go through transformers' attention interface cannot be read this way; they leave
-nothing behind. The wrapping is global to the process, so it is done under a lock.
+nothing behind. The wrapping and the configs are the whole process's, so whoever does it has the turn (`turns.py`), and
+calls from other threads are not shown.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-_LOCK = threading.RLock()
+from streamlens import turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +66,12 @@ def watched_attention(model: nn.Module, on_attention: OnAttention) -> Iterator[N
 
     names = {id(module): name for name, module in model.named_modules()}
     calls: Counter[str] = Counter()
-    original = AttentionInterface.get_interface
+    here = get_ident()
 
     def get_interface(self: Any, attn_implementation: str, default: Callable) -> Callable:
         attend = original(self, attn_implementation, default)
+        if get_ident() != here:
+            return attend
 
         def watched(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any):
             output, pattern = attend(module, query, key, value, *args, **kwargs)
@@ -81,7 +84,8 @@ def watched_attention(model: nn.Module, on_attention: OnAttention) -> Iterator[N
 
         return watched
 
-    with _LOCK, _eager(model):
+    with turns.TURN, _eager(model):
+        original = AttentionInterface.get_interface
         AttentionInterface.get_interface = get_interface
         try:
             yield

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.axes import PerToken, Stream
 from streamlens.carries import Add, Rescale, walk
 from streamlens.errors import InputError, ModelError
@@ -103,6 +104,7 @@ class Trajectory:
         return trajectory_summary(self)
 
 
+@typed
 def trajectory(ledger: Ledger, model: KnowsTokens | None = None) -> Trajectory:
     """The path of the stream at every kept token, write by write.
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from streamlens.errors import InputError
+from streamlens.errors import InputError, first_line
 
 Arrays = dict[str, Tensor]
 Words = dict[str, str]
@@ -44,8 +44,7 @@ def read_arrays(path: str | Path) -> tuple[Arrays, Words]:
     except InputError:
         raise
     except Exception as error:  # what each library raises for a file that is not its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path.name!r} cannot be read as a {path.suffix} file: {reason}") from error
+        raise InputError(f"{path.name!r} cannot be read as a {path.suffix} file: {first_line(error)}") from error
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, Tensor], words: Mapping[str, str]) -> None:
@@ -93,7 +92,7 @@ def _write_safetensors(path: Path, arrays: Mapping[str, Tensor], words: Mapping[
 def _read_npz(path: Path) -> tuple[Arrays, Words]:
     if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and say so at length
         raise InputError(f"{path.name!r} cannot be read as a .npz file: it is no archive of arrays.")
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # numpy leaves a broken one open
         found: dict[str, Any] = {name: file[name] for name in file.files}
     texts = {name: array.tolist() for name, array in found.items() if array.dtype.kind == "U"}
     words = {name: text if isinstance(text, str) else json.dumps(text) for name, text in texts.items()}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from streamlens.arguments import typed
 from streamlens.display import display_token
 from streamlens.errors import InputError, ModelError
 from streamlens.readouts.readers.protocols import BranchReads, LinearRead, ReadsStream
@@ -22,6 +23,7 @@ HEADS = ("q", "k", "v")
 UNITS = {"q": "query", "k": "key", "v": "value"}
 
 
+@typed
 def head_reader(model: ReadsStream, head: str | Site, part: str, *, stream: str | None = None) -> Reader:
     """What one query head reads the stream with: its queries, or the keys or values it attends to.
 
@@ -48,6 +50,7 @@ def head_reader(model: ReadsStream, head: str | Site, part: str, *, stream: str 
     return _head(model, read, read.serves[site.head])
 
 
+@typed
 def mlp_reader(
     model: ReadsStream,
     site: str | Site,
@@ -81,6 +84,7 @@ def mlp_reader(
     return _stacked(model, branch, part, reads, neurons)
 
 
+@typed
 def unembedding_reader(model: ReadsStream) -> Reader:
     """Every logit before the softcap: the whole unembedding, one row per token, through the final norm.
 
@@ -121,6 +125,7 @@ def each_reader(model: ReadsStream, *, stream: str | None = None) -> Iterator[Re
     yield head
 
 
+@typed
 def model_readers(model: ReadsStream, *, stream: str | None = None) -> tuple[Reader, ...]:
     """Every reader the model carries: the query of each query head, the key and value of each key and value head, the
     input of each MLP, and last the unembedding, if it is linear. In stream order.

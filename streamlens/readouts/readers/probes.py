@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 from streamlens.readouts.readers.reader import Reader
 
@@ -33,6 +34,7 @@ class ProbeFitter:
             `fit("mean_difference")` and `coordinates` are what there is.
     """
 
+    @typed
     def __init__(self, *, keep: bool = True) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
@@ -53,6 +55,7 @@ class ProbeFitter:
         """The mean vector of each class, in float64, in the order of `classes`."""
         return torch.stack([self._sums[name] / self._counts[name] for name in self.classes])
 
+    @typed
     def update(self, vectors: Float[Tensor, "batch d_model"], labels: Sequence[str]) -> "ProbeFitter":
         """Takes more vectors; gives itself back.
 

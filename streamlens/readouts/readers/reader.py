@@ -10,7 +10,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -18,13 +17,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from streamlens.arguments import typed
 from streamlens.carries import FrozenNorm, StreamNorm, fold
 from streamlens.display import display_token
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
+from streamlens.readouts.readers.finite import checked
 from streamlens.readouts.readers.protocols import ReadsStream
 from streamlens.readouts.readers.vocabulary import Readable, Vocabulary, token_ids
 from streamlens.subspaces import compact, numerical_rank
+from streamlens.turns import once
 
 #: through what a reader reads
 NormKind: TypeAlias = Literal["final", "input", "none"]
@@ -60,7 +62,7 @@ class Reader:
     tolerance: float = 1e-10
     meta: Mapping[str, str] = field(default_factory=dict)
 
-    @cached_property
+    @once
     def rank(self) -> int:
         """Numerical rank of the matrix: how many singular values lie above `tolerance` times the largest."""
         return numerical_rank(torch.linalg.svdvals(compact(self.matrix)), self.tolerance)
@@ -104,6 +106,7 @@ class Reader:
         return None if self.through is None else self.through.at(ledger.stream)
 
     @classmethod
+    @typed
     def logits(cls, model: Readable, tokens: Sequence[str | int]) -> "Reader":
         """One row per token: its logit.
 
@@ -120,6 +123,7 @@ class Reader:
         return cls._of_tokens(model, ids, torch.eye(len(ids), dtype=torch.float64), names, ", ".join(names))
 
     @classmethod
+    @typed
     def logit_diff(cls, model: Readable, token: str | int, against: str | int) -> "Reader":
         """One row: logit(token) - logit(against), in logits. Positive favours `token`.
 
@@ -156,6 +160,7 @@ class Reader:
         return unembedding_reader(model)
 
     @classmethod
+    @typed
     def direction(
         cls,
         vector: Float[Tensor, " d_model"] | Sequence[float],
@@ -186,6 +191,7 @@ class Reader:
         return cls(name=name, rows=(name,), unit=unit, matrix=row[None], bias=zero, norm=norm, after=after)
 
     @classmethod
+    @typed
     def of_linear(
         cls,
         module: nn.Linear,
@@ -214,6 +220,7 @@ class Reader:
         return cls(name=name, rows=rows, unit=unit, matrix=matrix, bias=bias, norm=norm, after=after)
 
     @classmethod
+    @typed
     def load(
         cls,
         path: str | Path,
@@ -240,6 +247,7 @@ class Reader:
 
         return load_reader(path, {"name": name, "unit": unit, "norm": norm, "after": after})
 
+    @typed
     def save(self, path: str | Path) -> None:
         """Writes it to a `.safetensors`, `.npz` or `.csv` file, in float64 and with everything but its tokens.
 
@@ -285,16 +293,3 @@ class Reader:
             through=model.final_norm,
             vocabulary=vocabulary,
         )
-
-
-def checked(matrix: Float[Tensor, "reader d_model"], name: str) -> Float[Tensor, "reader d_model"]:
-    """The matrix, if it can be read with.
-
-    Raises:
-        InputError: Numbers that are not finite, or nothing but zeros.
-    """
-    if wrong := int((~torch.isfinite(matrix)).sum()):
-        raise InputError(f"A reader has finite numbers; {wrong} of {matrix.numel()} in {name!r} are not.")
-    if not matrix.any():
-        raise InputError(f"A reader has numbers that are not all zero; {name!r} is a matrix of zeros.")
-    return matrix

@@ -12,6 +12,7 @@ The tokens behind a reader are not kept: loaded again it reads the raw logits, b
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from torch import Tensor
 from streamlens.carries import StreamNorm
 from streamlens.errors import InputError
 from streamlens.readouts.readers.array_files import Arrays, Words, read_arrays, write_arrays
-from streamlens.readouts.readers.reader import Reader, checked
+from streamlens.readouts.readers.finite import checked
+from streamlens.readouts.readers.reader import Reader
 
 #: array of the matrix -> (array of its bias, whether the matrix is [d_model, k])
 LAYOUTS = {
@@ -72,19 +74,19 @@ def load_reader(path: str | Path, given: Mapping[str, str | None]) -> Reader:
     through = _norm_of(arrays, words, matrix.shape[1]) if norm != "none" else None
     if norm == "input" and through is None:
         raise InputError(f"A reader behind a sublayer's norm brings it; {file!r} has no array norm.gain.")
-    rows = tuple(json.loads(words["rows"])) if "rows" in words else _row_names(name, k)
+    rows = _listed(words["rows"], file) if "rows" in words else _row_names(name, k)
     if len(rows) != k:
         raise InputError(f"rows in {file!r} name each of the {k} rows of the matrix; got {len(rows)} names.")
     return Reader(
         name=name,
-        rows=tuple(map(str, rows)),
+        rows=rows,
         unit=words.get("unit", "units along the direction"),
         matrix=matrix,
         bias=torch.zeros(k, dtype=torch.float64) if bias is None else bias,
         norm=norm,
         through=through,
         after=words.get("after"),
-        tolerance=float(words.get("tolerance", Reader.tolerance)),
+        tolerance=_number(words, "tolerance", Reader.tolerance, below=1.0),
         meta={word: value for word, value in words.items() if word not in _WORDS},
     )
 
@@ -109,6 +111,8 @@ def matrix_of(arrays: Mapping[str, Tensor], file: str) -> tuple[Tensor, Tensor |
     bias = arrays.get(bias_key)
     if bias is not None and bias.numel() != len(matrix):
         raise InputError(f"{bias_key!r} in {file!r} has one number for each of {len(matrix)} rows; got {bias.numel()}.")
+    if bias is not None and not torch.isfinite(bias).all():
+        raise InputError(f"{bias_key!r} in {file!r} holds a number that is not finite.")
     return matrix, None if bias is None else bias.double().reshape(-1)
 
 
@@ -116,15 +120,40 @@ def _row_names(name: str, k: int) -> tuple[str, ...]:
     return (name,) if k == 1 else tuple(f"{name}[{i}]" for i in range(k))
 
 
+def _listed(said: str, file: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        raise InputError(f"rows in {file!r} are a JSON list of names; got {said[:40]!r}.", hint='rows: ["one", "two"]')
+    return tuple(map(str, found))
+
+
+def _number(words: Words, name: str, default: float, *, below: float = math.inf) -> float:
+    said = words.get(name, default)
+    try:
+        found = float(said)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < below:
+        limit = "a finite number" if below == math.inf else f"below {below:g}"
+        raise InputError(f"{name} is {limit}, and not negative; got {said!r}.")
+    return found
+
+
 def _norm_of(arrays: Arrays, words: Words, d_model: int) -> StreamNorm | None:
     gain, bias = arrays.get("norm.gain"), arrays.get("norm.bias")
     if gain is None:
         return None
-    if gain.shape != (d_model,):
-        raise InputError(f"norm.gain is as wide as the matrix, {d_model}; got shape {tuple(gain.shape)}.")
+    for name, array in (("norm.gain", gain), ("norm.bias", bias)):
+        if array is not None and array.shape != (d_model,):
+            raise InputError(f"{name} is as wide as the matrix, {d_model}; got shape {tuple(array.shape)}.")
+        if array is not None and not torch.isfinite(array).all():
+            raise InputError(f"{name} holds a number that is not finite.")
     return StreamNorm(
         gain=gain.double(),
         bias=None if bias is None else bias.double(),
         centred=words.get("norm.centred", "False") == "True",
-        eps=float(words.get("norm.eps", 0.0)),
+        eps=_number(words, "norm.eps", 0.0),
     )

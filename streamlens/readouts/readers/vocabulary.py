@@ -61,8 +61,10 @@ def token_ids(model: Readable, tokens: Sequence[str | int]) -> list[int]:
     """The ids of some tokens, given as texts or ids.
 
     Raises:
-        InputError: One text where a list is meant, none at all, or a text that is several tokens.
+        InputError: One text where a list is meant, none at all, an id below 0, or a text that is several tokens.
     """
     if isinstance(tokens, str) or not tokens:
         raise InputError(f"Tokens come as a list of at least one text or id; got {tokens!r}.")
+    if wrong := [token for token in tokens if isinstance(token, int) and token < 0]:
+        raise InputError(f"A token id is 0 or more; got {wrong[0]}.")
     return [token if isinstance(token, int) else model.token_id(token) for token in tokens]

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.carries import fold
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
@@ -109,6 +110,7 @@ class Nullspace:
         )
 
 
+@typed
 def nullspace(
     reader: Reader,
     *,

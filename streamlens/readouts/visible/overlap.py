@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.errors import InputError
 from streamlens.ledger import Ledger
 from streamlens.readouts.readers.reader import Reader
@@ -85,6 +86,7 @@ class Overlap:
         )
 
 
+@typed
 def overlap(reader_a: Reader, reader_b: Reader, *, ledger: Ledger | None = None, seed: int = 0) -> Overlap:
     """Principal angles between two readers' row spaces, beside what random subspaces of their ranks have.
 

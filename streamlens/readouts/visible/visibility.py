@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from streamlens.arguments import typed
 from streamlens.axes import PerToken
 from streamlens.carries import FrozenNorm, fold
 from streamlens.errors import InputError
@@ -119,6 +120,7 @@ class Visibility:
         )
 
 
+@typed
 def visibility(
     ledger: Ledger,
     reader: Reader,

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from streamlens.arguments import typed
 from streamlens.carries import fold
 from streamlens.errors import InputError, ModelError
 from streamlens.ledger import Ledger
@@ -132,6 +133,7 @@ class _Group:
 _KEPT: "weakref.WeakKeyDictionary[ReadsStream, dict[str | None, tuple[_Group, ...]]]" = weakref.WeakKeyDictionary()
 
 
+@typed
 def visibility_map(
     ledger: Ledger,
     model: ReadsStream,
@@ -158,6 +160,8 @@ def visibility_map(
     """
     if energy is not None and not 0 < energy <= 1:
         raise InputError(f"energy is a share of the squared singular values, 0 < energy <= 1; got {energy}.")
+    if not 0 <= prompt < len(ledger.context):
+        raise InputError(f"A prompt of this ledger is between 0 and {len(ledger.context) - 1}; got {prompt}.")
     if position is None:
         if ledger.stream.shape[1] != 1:
             raise InputError("The map is of one token; give position=, or a ledger that keeps one.")
