@@ -66,33 +66,41 @@ class Subject:
         return setting(self.handle) | page.peer_versions(self.peers)
 
 
-def measured(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that every table has; the command gets a `Subject` first."""
+def measured(*, beside: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a table, which stands `beside` the peers or not; the command gets a `Subject` first."""
 
-    def run(model: str, dtype: str, threads: int | None, peers: str, json_path: Path | None, **options: Any) -> None:
-        transformers.utils.logging.disable_progress_bar()
-        transformers.logging.set_verbosity_error()
-        if threads:
-            torch.set_num_threads(threads)
-        names = tuple(name for name in peers.split(",") if name)
-        if names:
-            try:
-                environment()
-            except FileNotFoundError as error:
-                raise click.ClickException(str(error)) from error
-        command(Subject(model, dtype, names, json_path), **options)
+    def options_of(command: Callable[..., None]) -> Callable[..., None]:
+        def run(
+            model: str, dtype: str, threads: int | None, json_path: Path | None, peers: str = "", **options: Any
+        ) -> None:
+            transformers.utils.logging.disable_progress_bar()
+            transformers.logging.set_verbosity_error()
+            if threads:
+                torch.set_num_threads(threads)
+            names = tuple(name for name in peers.split(",") if name)
+            if names:
+                try:
+                    environment()
+                except FileNotFoundError as error:
+                    raise click.ClickException(str(error)) from error
+            command(Subject(model, dtype, names, json_path), **options)
 
-    run.__doc__ = command.__doc__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in (
-        click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there."),
-        click.option("--peers", default=",".join(NAMES), show_default=True, help="Those with processes of their own."),
-        click.option("--threads", type=click.IntRange(min=1), help="torch's threads; by default its own choice."),
-        click.option("--dtype", default="float32", show_default=True),
-        click.option("--model", "-m", default="smollm2-135m", show_default=True, help="A name, or a local folder."),
-    ):
-        run = option(run)
-    return run
+        run.__doc__ = command.__doc__
+        run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        given = [
+            click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there."),
+            click.option("--threads", type=click.IntRange(min=1), help="torch's threads; by default its own choice."),
+            click.option("--dtype", default="float32", show_default=True),
+            click.option("--model", "-m", default="smollm2-135m", show_default=True, help="A name, or a local folder."),
+        ]
+        if beside:
+            names = ",".join(NAMES)
+            given.insert(0, click.option("--peers", default=names, show_default=True, help="Which of them, or ''."))
+        for option in given:
+            run = option(run)
+        return run
+
+    return options_of
 
 
 def numbers(text: str) -> list[int]:
@@ -108,7 +116,7 @@ def main() -> None:
 @main.command("capture")
 @click.option("--tokens", default="10,128,512", show_default=True, help="Lengths of the prompt, with commas.")
 @click.option("--rounds", type=click.IntRange(min=1), help="By default 60 at 10 tokens, fewer where they are longer.")
-@measured
+@measured(beside=True)
 def capture_command(subject: Subject, tokens: str, rounds: int | None) -> None:
     """Time of a bare forward, of decompose, and of the peers' ways to the same tensors."""
     with subject.processes() as peers:
@@ -118,7 +126,7 @@ def capture_command(subject: Subject, tokens: str, rounds: int | None) -> None:
 @main.command("dla")
 @click.option("--tokens", default="10,128,512", show_default=True, help="Lengths of the prompt, with commas.")
 @click.option("--rounds", type=click.IntRange(min=1), help="By default 30 at 10 tokens, fewer where they are longer.")
-@measured
+@measured(beside=True)
 def dla_command(subject: Subject, tokens: str, rounds: int | None) -> None:
     """Time from a prompt to direct logit attribution."""
     with subject.processes() as peers:
@@ -127,7 +135,7 @@ def dla_command(subject: Subject, tokens: str, rounds: int | None) -> None:
 
 @main.command("memory")
 @click.option("--tokens", default="512,2000", show_default=True, help="Lengths of the prompt, with commas.")
-@measured
+@measured(beside=True)
 def memory_command(subject: Subject, tokens: str) -> None:
     """Peak memory of the same, over what the loaded model takes; every row in a fresh process."""
     report("memory", subject, memory.measure(subject.model, subject.dtype, numbers(tokens), subject.peers))
@@ -137,7 +145,7 @@ def memory_command(subject: Subject, tokens: str) -> None:
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1))
 @click.option("--share", default=6, show_default=True, type=click.IntRange(min=1), help=SHARE)
 @click.option("--only", default="", help="Parts whose name starts so: sublayers, heads, 'sublayers, every'.")
-@measured
+@measured(beside=True)
 def sweep_command(subject: Subject, rounds: int, share: int, only: str) -> None:
     """Time and memory of switching every branch off, beside the peers' loops."""
     with subject.processes() as peers:
@@ -147,7 +155,7 @@ def sweep_command(subject: Subject, rounds: int, share: int, only: str) -> None:
 @main.command("heads")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1))
 @click.option("--share", default=6, show_default=True, type=click.IntRange(min=1), help=SHARE)
-@measured
+@measured(beside=True)
 def heads_command(subject: Subject, rounds: int, share: int) -> None:
     """The heads' part of `sweep`."""
     with subject.processes() as peers:
@@ -157,7 +165,7 @@ def heads_command(subject: Subject, rounds: int, share: int) -> None:
 @main.command("batch")
 @click.option("--prompts", default=2000, show_default=True, type=click.IntRange(min=1))
 @click.option("--peaks", default="200,2000", show_default=True, help="Peak memory over so many prompts, with commas.")
-@measured
+@measured(beside=False)
 def batch_command(subject: Subject, prompts: int, peaks: str) -> None:
     """Throughput of `streamlens run` beside bare forwards of the same batches, and its peak memory."""
     report("batch", subject, batch.measure(subject.handle, prompts, numbers(peaks)))
@@ -165,7 +173,7 @@ def batch_command(subject: Subject, prompts: int, peaks: str) -> None:
 
 @main.command("load")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1))
-@measured
+@measured(beside=True)
 def load_command(subject: Subject, rounds: int) -> None:
     """Time of whole commands, and of loading a model."""
     report("load", subject, load.measure(subject.handle, rounds, subject.peers))
@@ -176,7 +184,7 @@ def load_command(subject: Subject, rounds: int) -> None:
     "--longest", default=2048, show_default=True, type=click.IntRange(min=10), help="Of the prompts, in tokens."
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="By default 5 for tokens, 9 for the others.")
-@measured
+@measured(beside=False)
 def scaling_command(subject: Subject, longest: int, rounds: int | None) -> None:
     """How the cost grows with tokens, layers, prompts and branches."""
     report("scaling", subject, scaling.measure(subject.handle, longest=longest, rounds=rounds))
@@ -184,7 +192,7 @@ def scaling_command(subject: Subject, longest: int, rounds: int | None) -> None:
 
 @main.command("accuracy")
 @click.option("--whole-zoo/--ten", default=True, show_default=True, help="Ours on every architecture, or on ten.")
-@measured
+@measured(beside=True)
 def accuracy_command(subject: Subject, whole_zoo: bool) -> None:
     """The largest closing error of each level and tool."""
     with subject.processes() as peers:
@@ -193,7 +201,7 @@ def accuracy_command(subject: Subject, whole_zoo: bool) -> None:
 
 @main.command("all")
 @click.option("--page", "page_path", type=click.Path(path_type=Path), help="Write the documentation's page there.")
-@measured
+@measured(beside=True)
 def all_command(subject: Subject, page_path: Path | None) -> None:
     """Every table, and which targets are met."""
     began, handle = time.monotonic(), subject.handle

@@ -156,7 +156,7 @@ def _bare(handle: Any, part: Part) -> Callable[[], Any]:
 
 def _ours(handle: Any, part: Part) -> Callable[[], Any]:
     ids = prompt_ids(handle, part.tokens)
-    reader = streamlens.Reader.logit_diff(handle, 1000, 2000)
+    reader = streamlens.Reader.logit_diff(handle, 5, 17)
 
     def run() -> Any:
         made = streamlens.sweep(handle, ids, over=part.over, position=None if part.everywhere else -1, readers=reader)
