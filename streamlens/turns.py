@@ -7,8 +7,8 @@
 2. The turn may be taken again by the thread that has it: a call inside a call does not wait for itself.
 3. There is one turn, not one a model: transformers' attention interface, torch's kernels and default type belong to
    the process, two handles can share modules or a config without being one model, and with a single lock nothing can
-   wait in a circle. It costs no speed to speak of: two 135M models on two cores took as long in two threads as one
-   after the other (1.9 s and 1.8 s, measured), since Python itself takes turns.
+   wait in a circle. Threads gain no speed by it or without it: two 135M models with one torch thread each took as long
+   in two threads as one after the other (1.9 s and 1.8 s, measured), since Python takes turns, too. Processes do.
 4. `once` is a cached property that takes the turn before it looks. Python 3.11's own has a lock that it holds while it
    computes; a thread that has that lock must not come to wait for the turn.
 
