@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,21 @@ def test_the_exponent_of_a_power_is_its_power():
     numbers = [1, 2, 4, 8]
     assert exponent(numbers, [Times(wall=[3.0 * n**2]) for n in numbers]) == pytest.approx(2)
     assert exponent(numbers, [Times(wall=[w]) for w in (9.0, 9.0, 4.0, 8.0)]) == pytest.approx(1)  # the upper half
+
+
+def test_the_page_of_the_docs_has_every_table_and_target():
+    """What `bench.py all --page` wrote is of the tables as they are now."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    import bench
+
+    text = (SCRIPT.parents[1] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for name, (module, title) in bench.PARTS.items():
+        section = text.partition(f"\n## {name.capitalize()}\n")[2].partition("\n## ")[0]
+        assert title in section
+        header = next(line for line in section.splitlines() if line.startswith("|"))
+        assert tuple(cell.strip() for cell in header.strip("|").split("|")) == module.COLUMNS
+    assert "python scripts/bench.py all" in text
+    assert re.search(r"nnsight 0\.8\.\d+, interpkit 0\.7\.\d+", text)
 
 
 def test_a_peer_that_is_not_there_says_so(folder, tmp_path):
