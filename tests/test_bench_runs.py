@@ -92,10 +92,11 @@ def test_the_page_of_the_docs_has_every_table_and_target():
     """What `bench.py all --page` wrote is of the tables as they are now."""
     sys.path.insert(0, str(SCRIPT.parent))
     import bench
+    from benchmarks.page import heading
 
     text = (SCRIPT.parents[1] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for name, (module, title) in bench.PARTS.items():
-        section = text.partition(f"\n## {name.capitalize()}\n")[2].partition("\n## ")[0]
+        section = text.partition(f"\n## {heading(name)}\n")[2].partition("\n## ")[0]
         assert title in section
         header = next(line for line in section.splitlines() if line.startswith("|"))
         assert tuple(cell.strip() for cell in header.strip("|").split("|")) == module.COLUMNS

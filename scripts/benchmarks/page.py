@@ -85,7 +85,7 @@ def make(
     sections = []
     for name, (module, title) in parts.items():
         rows = [module.cells(row) for row in tables[name]]
-        sections.append(f"## {name.capitalize()}\n\n{title}.\n\n{table.lines(module.COLUMNS, rows)}")
+        sections.append(f"## {heading(name)}\n\n{title}.\n\n{table.lines(module.COLUMNS, rows)}")
     setting = ", ".join(f"{name} {value}" for name, value in noted.items() if name != "minutes")
     return PAGE.format(
         minutes=noted["minutes"],
@@ -94,6 +94,11 @@ def make(
         notes=NOTES,
         tables="\n\n".join(sections),
     )
+
+
+def heading(name: str) -> str:
+    """What stands over a table on the page."""
+    return {"dla": "Direct logit attribution", "load": "Starting"}.get(name, name.capitalize())
 
 
 def _targets(
