@@ -7,7 +7,7 @@ of the model (`edits_by_hand.py`), one prompt at a time.
 
 In continuous integration each test sees two random examples, the same on every run, of each kind of wiring.
 `EDIT_EXAMPLES=6 python -m pytest tests/test_edits_over_the_zoo.py --hypothesis-seed=1` runs six on every architecture,
-drawn by that seed: 6,552 on 234 streams of 214 models, in 8 minutes with two processes (`-k "replay or two_prompts"`,
+drawn by that seed: 6,552 on 234 streams of 214 models, in 2 minutes with two processes (`-k "replay or two_prompts"`,
 `-k "parts or sweep"`) and without the checks of types that a test run switches on (`--noconftest`).
 """
 
