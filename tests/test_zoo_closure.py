@@ -4,27 +4,20 @@ Each claim is held against what the test's own hooks and the model's plain forwa
 says about itself.
 """
 
-import ast
 import inspect
-import itertools
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import streamlens
 import zoo
 import zoo_books
 from closeness import assert_close, relative
 from model_state import state_of
 from streamlens import Ledger, Reader
 from streamlens.errors import InputError, ModelError, WiringError
-from zoo import ENTRIES
+from zoo_books import is_one_sentence
 from zoo_expected import (
     CARRIED_ON,
     CLOSES,
@@ -34,12 +27,10 @@ from zoo_expected import (
     INEXACT,
     LABELLED,
     NO_HEADS,
-    REFUSED,
     SEES_PADDING,
-    SEVERAL,
-    SINGLE,
     UNSEEN_HEAD,
 )
+from zoo_watch import first_tensor, hooks_on, zeroed
 
 pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
@@ -110,11 +101,11 @@ def _watched(case: Case) -> tuple[Ledger, list[tuple[Tensor, Tensor]]]:
         entered.append([t.clone() for t in tensors])
 
     def after(_module: nn.Module, _args: tuple, _kwargs: dict[str, Any], output: Any) -> None:
-        made = _first(output).clone()
+        made = first_tensor(output).clone()
         stream = next(t for t in entered.pop() if t.shape == made.shape)
         seen.append((case.batch_first(stream), case.batch_first(made)))
 
-    with _hooks(*case.model.get_submodule(case.wiring.blocks), before=before, after=after):
+    with hooks_on(*case.model.get_submodule(case.wiring.blocks), before=before, after=after):
         return case.decompose(), seen
 
 
@@ -143,7 +134,7 @@ def test_the_logits_in_parts(case: Case) -> None:
         caps = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
         assert ("softcap" in rows) == any(getattr(config, name, None) for name in caps)
         return
-    assert _is_one_sentence(case.wiring.no_head)
+    assert is_one_sentence(case.wiring.no_head)
     if case.stream == "encoder":  # the handle's head is the decoder's
         return
     with pytest.raises(ModelError) as refused:
@@ -230,7 +221,7 @@ def test_zeroing_a_write_is_removing_it(case: Case) -> None:
     """The test's own hook zeroes what a module hands on; the books of that run have no such write."""
     for row in _sample(case):
         write = case.wiring.writes[row]
-        with _zeroed(case.model.get_submodule(write.tap.module), write.tap.call):
+        with zeroed(case.model.get_submodule(write.tap.module), write.tap.call):
             ledger, seen = _watched(case)
         label = f"{write.site} at {write.tap}"
         assert ledger.sites == case.ledger.sites
@@ -256,49 +247,6 @@ def _sample(case: Case) -> list[int]:
     return sorted({*first.values(), last})
 
 
-@contextmanager
-def _zeroed(module: nn.Module, call: int) -> Iterator[None]:
-    """One forward in which one call of the module hands on zeros."""
-    calls = itertools.count()
-
-    def zero(_module: nn.Module, _args: tuple, _kwargs: dict[str, Any], output: Any) -> Any:
-        return _with_zeros(output) if next(calls) == call else output
-
-    with _hooks(module, after=zero):
-        yield
-
-
-def _with_zeros(output: Any) -> Any:
-    """The output with its first tensor replaced by zeros, in a container of its own."""
-    if isinstance(output, Tensor):
-        return torch.zeros_like(output)
-    if isinstance(output, tuple | list):
-        return type(output)([_with_zeros(output[0]), *output[1:]])
-    first = next(iter(output))
-    return type(output)(**{**output, first: _with_zeros(output[first])})
-
-
-def _first(output: Any) -> Tensor:
-    while not isinstance(output, Tensor):
-        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
-    return output
-
-
-@contextmanager
-def _hooks(*modules: nn.Module, before: Any = None, after: Any = None) -> Iterator[None]:
-    handles = []
-    for module in dict.fromkeys(modules):
-        if before is not None:
-            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        if after is not None:
-            handles.append(module.register_forward_hook(after, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 LENGTHS, TARGETS = (7, 5, 3), (5, 3, 2)
 
 
@@ -316,7 +264,7 @@ def test_padding_is_invisible(case: Case, side: str) -> None:
         assert _leaks(case, ids, padded, mask)
         with pytest.raises(InputError, match="sees the padding of a batch") as refused:
             case.decompose(padded, **options)
-        assert _is_one_sentence(refused.value.message)
+        assert is_one_sentence(refused.value.message)
         assert refused.value.hint == "Run the prompts one by one."
         return
     together = case.decompose(padded, **options)
@@ -358,32 +306,9 @@ def _leaks(case: Case, ids: Tensor, padded: Tensor, mask: Tensor) -> bool:
 def test_nothing_is_left_behind(case: Case) -> None:
     for level in zoo_books.LEVELS:
         ledger = case.at_level(level)
-        assert isinstance(ledger, Ledger) or _is_one_sentence(ledger.message)
+        assert isinstance(ledger, Ledger) or is_one_sentence(ledger.message)
     after = state_of(case.model)
     assert [what for what in after if after[what] != case.before[what]] == []
-
-
-@pytest.mark.parametrize("label", [*REFUSED, *SEVERAL])
-def test_refused(label: str) -> None:
-    entry, stream = LABELLED[label]
-    assert (entry.streams > 1) == (label in SEVERAL)
-    model = zoo.build(entry)
-    before = state_of(model)
-    with pytest.raises(WiringError) as refused:
-        streamlens.load(model).wiring_of(stream)
-    assert {**REFUSED, **SEVERAL}[label] in refused.value.message
-    assert _is_one_sentence(refused.value.message)
-    assert state_of(model) == before
-    row = zoo_books.Row(name=entry.name, stream=stream, wiring=entry.wiring, refused=refused.value.message, figures={})
-    assert row.verdicts == zoo_books.parse(zoo_books.PAGE.read_text())[label], "run scripts/zoo_table.py"
-
-
-def test_how_many_close() -> None:
-    closing = {LABELLED[label][0].name for label in CLOSING}
-    assert {entry.name for entry in ENTRIES if entry.streams > 1} == set(SEVERAL)
-    assert len({zoo.BY_NAME[name].model_type for name in closing}) >= 200
-    assert len(closing) == len(SINGLE) - sum("encoder" not in label for label in REFUSED)
-    assert set(REFUSED) | set(SEVERAL) <= set(LABELLED)
 
 
 @every_stream
@@ -391,44 +316,3 @@ def test_its_line_on_the_page(case: Case) -> None:
     """docs/zoo.md says what the package does: written by scripts/zoo_table.py."""
     lines = zoo_books.parse(zoo_books.PAGE.read_text())
     assert case.row.verdicts == lines[case.label], "run scripts/zoo_table.py"
-
-
-def test_the_page_has_no_other_lines() -> None:
-    assert list(zoo_books.parse(zoo_books.PAGE.read_text())) == [
-        *(label for label in LABELLED if label in CLOSING),
-        *(label for label in LABELLED if label not in CLOSING),
-    ]
-
-
-#: quoted words of the package that are also names of architectures, and why
-NAMED = {
-    "registry.py": {"llama", "bert"},  # what the two named models are, for people
-}
-
-
-def test_no_architecture_is_known_by_name() -> None:
-    types = {entry.model_type for entry in ENTRIES} | {entry.name for entry in ENTRIES}
-    found: dict[str, set[str]] = {}
-    for path in sorted(Path(streamlens.__file__).parent.rglob("*.py")):
-        words = _quoted(ast.parse(path.read_text())) & types
-        if words:
-            found[path.name] = words
-    assert found == NAMED
-
-
-def _quoted(tree: ast.AST) -> set[str]:
-    """All string literals but docstrings."""
-    docs = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docs]
-    return {node.value for node in literals if isinstance(node.value, str)}
-
-
-def _is_one_sentence(text: str) -> bool:
-    """A capital, a full stop, and no other full stop before a space and a capital."""
-    return bool(re.fullmatch(r"(\S.*[^.])\.", text)) and not re.search(r"[.!?] [A-Z]", text)

@@ -199,3 +199,8 @@ def parse(text: str) -> dict[str, tuple]:
             row = Row(**common, wiring=cells[1], refused=cells[2], figures={})
             rows[row.label] = row.verdicts
     return rows
+
+
+def is_one_sentence(text: str) -> bool:
+    """A capital, a full stop, and no other full stop before a space and a capital."""
+    return bool(re.fullmatch(r"(\S.*[^.])\.", text)) and not re.search(r"[.!?] [A-Z]", text)
