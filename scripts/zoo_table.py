@@ -43,7 +43,8 @@ PAGE = """\
 
 Written by `python scripts/zoo_table.py`, with streamlens {streamlens}, torch {torch}, transformers {transformers} and
 transformer-lens {lens}. Every model is tiny and random, with gains, biases and multipliers moved off their defaults
-(`tests/zoo`); figures are relative errors in float32. `tests/test_zoo_closure.py` and `test_zoo_refused.py` hold every line.
+(`tests/zoo`); figures are relative errors in float32. `tests/test_zoo_closure.py` and `test_zoo_refused.py` hold
+every line.
 
 * streamlens closes on **{closes} of {single}** architectures with one residual stream ({types} model types), at head
   level on {head}, at source level on {source}, at neuron level on {neuron}. It refuses the other {refused}, the encoder
